@@ -1,0 +1,24 @@
+//! The graph IR of forge-cc.
+//!
+//! What lives here: tensor types with symbolic dims ([`Dim`]), the closed op set ([`Op`]), the SSA dataflow graph
+//! ([`Graph`]), its text form, verifier, rewrites as values ([`Patch`]), regions, hashes, and the reference
+//! interpreter that is the oracle of record.
+//!
+//! What never lives here: ONNX, CUDA, egg, I/O, time, randomness. Start reading at [`graph`], then [`op`].
+
+pub mod dim;
+pub mod dtype;
+pub mod graph;
+pub mod infer;
+pub mod op;
+pub mod tensor;
+
+pub use dim::{Bindings, Dim};
+pub use dtype::DType;
+pub use graph::{Graph, Loc, Node, NodeId, Value};
+pub use infer::{InferError, infer};
+pub use op::{
+    ArgOp, Attr, BinaryOp, CompareOp, Fused, GeluApproximate, Op, OpClass, PadMode, PoolKind, ReduceOp,
+    ResizeCoordinates, ResizeMode, ResizeRounding, ScatterReduce, UnaryOp, Window,
+};
+pub use tensor::{Tensor, TensorType};
