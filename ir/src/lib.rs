@@ -11,6 +11,7 @@ pub mod dtype;
 pub mod graph;
 pub mod infer;
 pub mod op;
+pub mod patch;
 pub mod tensor;
 
 pub use dim::{Bindings, Dim};
@@ -21,4 +22,5 @@ pub use op::{
     ArgOp, Attr, BinaryOp, CompareOp, Fused, GeluApproximate, Op, OpClass, PadMode, PoolKind, ReduceOp,
     ResizeCoordinates, ResizeMode, ResizeRounding, ScatterReduce, UnaryOp, Window,
 };
+pub use patch::{Exactness, Patch, PatchBuilder, PatchError};
 pub use tensor::{Tensor, TensorType};
