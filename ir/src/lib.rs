@@ -13,6 +13,7 @@ pub mod infer;
 pub mod op;
 pub mod patch;
 pub mod tensor;
+pub mod verify;
 
 pub use dim::{Bindings, Dim};
 pub use dtype::DType;
@@ -24,3 +25,4 @@ pub use op::{
 };
 pub use patch::{Exactness, Patch, PatchBuilder, PatchError};
 pub use tensor::{Tensor, TensorType};
+pub use verify::{Fault, Faults, Problem};
