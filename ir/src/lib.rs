@@ -9,16 +9,20 @@
 pub mod dim;
 pub mod dtype;
 pub mod graph;
+pub mod hash;
 pub mod infer;
 pub mod op;
 pub mod tensor;
+pub mod text;
 
 pub use dim::{Bindings, Dim};
 pub use dtype::DType;
 pub use graph::{Graph, Loc, Node, NodeId, Value};
+pub use hash::Digest;
 pub use infer::{InferError, infer};
 pub use op::{
     ArgOp, Attr, BinaryOp, CompareOp, Fused, GeluApproximate, Op, OpClass, PadMode, PoolKind, ReduceOp,
     ResizeCoordinates, ResizeMode, ResizeRounding, ScatterReduce, UnaryOp, Window,
 };
 pub use tensor::{Tensor, TensorType};
+pub use text::{ParseError, WeightError, parse, parse_module};
