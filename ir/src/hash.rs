@@ -232,3 +232,123 @@ impl Hasher {
         self.bytes(bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::arbitrary::{random_graph, shuffled};
+    use crate::op::{Attr, Op};
+    use crate::{Graph, parse};
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
+
+        #[test]
+        fn canonical_hash_ignores_the_order_of_insertion(seed: u64, size in 1usize..24) {
+            let graph = random_graph(seed, size);
+            prop_assert_eq!(graph.canonical_hash(), shuffled(&graph, seed ^ 1).canonical_hash());
+        }
+
+        /// Any attribute of any op that an output needs.
+        #[test]
+        fn canonical_hash_sees_every_attribute(seed: u64, size in 1usize..24) {
+            let graph = random_graph(seed, size);
+            let needed = graph.canonical_order();
+            for id in needed {
+                let op = graph.op(id);
+                if matches!(op, Op::Input { .. } | Op::Weight { .. } | Op::Constant { .. } | Op::Fused(_)) {
+                    continue;
+                }
+                let attributes = op.attributes();
+                for at in 0..attributes.len() {
+                    let mut changed: Vec<(String, Attr)> =
+                        attributes.iter().map(|(n, a)| ((*n).to_owned(), a.clone())).collect();
+                    changed[at].1 = other(&changed[at].1);
+                    // The other name may be of no such set; then there is nothing to compare.
+                    let Ok(changed) = Op::from_parts(op.name(), &changed) else { continue };
+                    let mut copy = graph.clone();
+                    copy.node_mut(id).op = changed;
+                    prop_assert_ne!(graph.canonical_hash(), copy.canonical_hash());
+                    prop_assert_ne!(graph.content_hash(), copy.content_hash());
+                }
+            }
+        }
+    }
+
+    /// For names, one of the same set, or of none.
+    const OTHER_NAMES: [(&str, &str); 6] = [
+        ("none", "tanh"),
+        ("max", "average"),
+        ("average", "max"),
+        ("constant", "edge"),
+        ("nearest", "linear"),
+        ("half_pixel", "asymmetric"),
+    ];
+
+    fn other(attr: &Attr) -> Attr {
+        match attr {
+            Attr::Bool(v) => Attr::Bool(!v),
+            Attr::Int(v) => Attr::Int(v + 1),
+            Attr::Float(v) => Attr::Float(v + 1.0),
+            Attr::Str(text) => {
+                Attr::Str(OTHER_NAMES.iter().find(|(name, _)| name == text).map_or("none", |(_, o)| o).into())
+            }
+            Attr::Ints(v) => Attr::Ints(v.iter().map(|x| x + 1).chain([0]).collect()),
+            Attr::Floats(v) => Attr::Floats(v.iter().map(|x| x + 1.0).chain([0.5]).collect()),
+            Attr::Dim(d) => Attr::Dim(d.clone() + crate::Dim::symbol("M")),
+            Attr::Dims(d) => Attr::Dims(d.iter().cloned().chain([crate::Dim::symbol("M")]).collect()),
+            Attr::DType(d) => Attr::DType(if *d == crate::DType::F64 { crate::DType::F32 } else { crate::DType::F64 }),
+        }
+    }
+
+    fn graph(text: &str) -> Graph {
+        parse(text).unwrap_or_else(|e| panic!("{}", e.render("test.forge")))
+    }
+
+    fn layer(name: &str, input: &str, weight: &str, body: &str) -> Graph {
+        graph(&format!(
+            "graph @{name}(%{input}: f32[N, 4]) -> (f32[N, 4]) {{\n  %a = weight @\"{weight}.a\" : f32[4, 4]\n  \
+             %b = weight @\"{weight}.b\" : f32[4, 4]\n  {body}\n  return %y\n}}"
+        ))
+    }
+
+    #[test]
+    fn equal_layers_hash_equal_and_unequal_ones_do_not() {
+        let one = layer("layer0", "x", "l.0", "%0 = matmul(%x, %a) // loc: \"a\"\n  %y = matmul(%0, %b)");
+        let two = layer("layer1", "h", "l.1", "%0 = matmul(%h, %a)\n  %1 = exp(%0)\n  %y = matmul(%0, %b)");
+        assert_eq!(one.canonical_hash(), two.canonical_hash(), "dead code and names do not matter");
+        assert_ne!(one.content_hash(), two.content_hash());
+        for body in [
+            // One weight twice is not two weights of one type.
+            "%0 = matmul(%x, %a)\n  %y = matmul(%0, %a)",
+            "%0 = matmul(%x, %a)\n  %y = matmul(%b, %0)",
+            "%0 = matmul(%x, %a) {trans_b}\n  %y = matmul(%0, %b)",
+        ] {
+            let other = graph(&format!(
+                "graph @l(%x: f32[4, 4]) -> (f32[4, 4]) {{\n  %a = weight @\"a\" : f32[4, 4]\n  \
+                 %b = weight @\"b\" : f32[4, 4]\n  {body}\n  return %y\n}}"
+            ));
+            let same = graph(
+                "graph @l(%x: f32[4, 4]) -> (f32[4, 4]) {\n  %a = weight @\"a\" : f32[4, 4]\n  \
+                 %b = weight @\"b\" : f32[4, 4]\n  %0 = matmul(%x, %a)\n  %y = matmul(%0, %b)\n  return %y\n}",
+            );
+            assert_ne!(other.canonical_hash(), same.canonical_hash(), "{body}");
+        }
+    }
+
+    #[test]
+    fn operand_order_constants_and_symbols_matter() {
+        let of = |line: &str, dim: &str| {
+            graph(&format!("graph @g(%x: f32[{dim}], %z: f32[{dim}]) -> (f32[{dim}]) {{\n  {line}\n  return %y\n}}"))
+                .canonical_hash()
+        };
+        assert_ne!(of("%y = sub(%x, %z)", "N"), of("%y = sub(%z, %x)", "N"));
+        assert_ne!(of("%y = sub(%x, %z)", "N"), of("%y = sub(%x, %z)", "M"));
+        let scaled = |c: &str| of(&format!("%c = constant {c} : f32[]\n  %y = mul(%x, %c)"), "N");
+        assert_ne!(scaled("0.0"), scaled("-0.0"));
+        assert_eq!(scaled("0.5"), scaled("5e-1"));
+        assert_eq!(of("%y = sub(%x, %z)", "N").to_string().len(), 64);
+        assert_eq!(of("%y = sub(%x, %z)", "N").short().len(), 12);
+    }
+}

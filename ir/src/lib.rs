@@ -6,6 +6,8 @@
 //!
 //! What never lives here: ONNX, CUDA, egg, I/O, time, randomness. Start reading at [`graph`], then [`op`].
 
+#[cfg(any(test, feature = "testing"))]
+pub mod arbitrary;
 pub mod dim;
 pub mod dtype;
 pub mod graph;

@@ -84,8 +84,15 @@ impl Reader<'_> {
         expected: &'static str,
         convert: impl Fn(&Attr) -> Option<T>,
     ) -> Result<T, AttrError> {
+        if let Some(value) = self.optional(name, expected, convert)? {
+            return Ok(value);
+        }
         let op = self.op.to_owned();
-        self.optional(name, expected, convert)?.ok_or(AttrError::Missing { op, attr: name, expected })
+        // A misspelt name is both missing and unknown; the spelling is what to say.
+        match nearest(name, self.attrs.iter().map(|(n, _)| n.as_str())) {
+            Some(attr) => Err(AttrError::Unknown { op, attr: attr.to_owned(), suggestion: Some(name) }),
+            None => Err(AttrError::Missing { op, attr: name, expected }),
+        }
     }
 
     fn finish(self) -> Result<(), AttrError> {
@@ -208,15 +215,7 @@ macro_rules! named_field {
         }
     )*};
 }
-named_field!(
-    PadMode,
-    PoolKind,
-    ScatterReduce,
-    GeluApproximate,
-    ResizeMode,
-    ResizeCoordinates,
-    ResizeRounding
-);
+named_field!(PadMode, PoolKind, ScatterReduce, GeluApproximate, ResizeMode, ResizeCoordinates, ResizeRounding);
 
 impl Field for Window {
     fn write(&self, _: &'static str, out: &mut Attributes) {
@@ -345,11 +344,7 @@ fn named_op(name: &str, reader: &mut Reader<'_>) -> Result<Op, AttrError> {
         });
     }
     if let Some(op) = name.strip_prefix("reduce_").and_then(ReduceOp::from_name) {
-        return Ok(Op::Reduce {
-            op,
-            axes: Field::read("axes", reader)?,
-            keep_dims: Field::read("keep_dims", reader)?,
-        });
+        return Ok(Op::Reduce { op, axes: Field::read("axes", reader)?, keep_dims: Field::read("keep_dims", reader)? });
     }
     Err(AttrError::UnknownOp { name: name.to_owned(), suggestion: nearest(name, op_names()) })
 }

@@ -27,6 +27,8 @@ mod lexer;
 mod literal;
 mod parse;
 mod print;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 pub use attrs::{AttrError, op_names};

@@ -107,8 +107,7 @@ impl<'a> Parser<'a> {
             TokenKind::End => "the end of the text".to_owned(),
             _ => {
                 let span = self.span();
-                let text: String =
-                    self.source.get(span.start..span.end).unwrap_or_default().chars().take(40).collect();
+                let text: String = self.source.get(span.start..span.end).unwrap_or_default().chars().take(40).collect();
                 format!("'{text}'")
             }
         };
@@ -318,7 +317,7 @@ impl<'a> Parser<'a> {
             values.push((self.operand(graph, scope)?, span));
         }
         if values.len() != outputs.len() {
-            let message = format!("{} values returned, the header has {}", values.len(), outputs.len());
+            let message = format!("the header has {} results, {} are returned", outputs.len(), values.len());
             return Err(self.error(start, message));
         }
         let mut named = Vec::new();
