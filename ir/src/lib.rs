@@ -14,6 +14,7 @@ pub mod graph;
 pub mod hash;
 pub mod infer;
 pub mod op;
+pub mod patch;
 pub mod tensor;
 pub mod text;
 
@@ -26,5 +27,6 @@ pub use op::{
     ArgOp, Attr, BinaryOp, CompareOp, Fused, GeluApproximate, Op, OpClass, PadMode, PoolKind, ReduceOp,
     ResizeCoordinates, ResizeMode, ResizeRounding, ScatterReduce, UnaryOp, Window,
 };
+pub use patch::{Exactness, Patch, PatchBuilder, PatchError};
 pub use tensor::{Tensor, TensorType};
 pub use text::{ParseError, WeightError, parse, parse_module};
