@@ -363,6 +363,14 @@ impl Graph {
         order
     }
 
+    /// The nodes in the order in which they are printed, hashed and compared: inputs in call order, then the rest
+    /// topologically.
+    pub(crate) fn reading_order(&self) -> Vec<NodeId> {
+        let mut order = self.inputs().to_vec();
+        order.extend(self.topological().into_iter().filter(|n| !matches!(self.op(*n), Op::Input { .. })));
+        order
+    }
+
     /// Every symbol in any type, sorted.
     #[must_use]
     pub fn symbols(&self) -> BTreeSet<String> {
@@ -480,10 +488,10 @@ impl Graph {
     }
 }
 
-/// Structural equality up to node ids: same names, same ops in topological order, same wiring.
+/// Structural equality up to node ids: same names, same ops in reading order, same wiring. Metadata do not enter.
 impl PartialEq for Graph {
     fn eq(&self, other: &Graph) -> bool {
-        let (a, b) = (self.topological(), other.topological());
+        let (a, b) = (self.reading_order(), other.reading_order());
         if self.name != other.name || a.len() != b.len() || self.outputs.len() != other.outputs.len() {
             return false;
         }
