@@ -269,14 +269,19 @@ impl Graph {
     /// Operands in slot order.
     #[must_use]
     pub fn operands(&self, node: NodeId) -> Vec<Value> {
+        self.operand_slots(node).into_iter().map(|(_, value)| value).collect()
+    }
+
+    /// Operands with their slots, which are `0..n` in a well-formed graph.
+    pub(crate) fn operand_slots(&self, node: NodeId) -> Vec<(u16, Value)> {
         // Edges are the only truth; petgraph's adjacency order is newest first, so sort by slot.
-        let mut uses: Vec<(u16, Value)> = self
+        let mut slots: Vec<(u16, Value)> = self
             .nodes
             .edges_directed(node.petgraph(), Direction::Incoming)
             .map(|e| (e.weight().slot, Value { node: NodeId::from_petgraph(e.source()), port: e.weight().port }))
             .collect();
-        uses.sort_unstable();
-        uses.into_iter().map(|(_, v)| v).collect()
+        slots.sort_unstable();
+        slots
     }
 
     /// Uses of a value as (user, slot), sorted. Graph outputs are not uses.

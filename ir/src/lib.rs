@@ -17,6 +17,7 @@ pub mod op;
 pub mod patch;
 pub mod tensor;
 pub mod text;
+pub mod verify;
 
 pub use dim::{Bindings, Dim};
 pub use dtype::DType;
@@ -30,3 +31,4 @@ pub use op::{
 pub use patch::{Exactness, Patch, PatchBuilder, PatchError};
 pub use tensor::{Tensor, TensorType};
 pub use text::{ParseError, WeightError, parse, parse_module};
+pub use verify::{Fault, Faults, Problem};
