@@ -8,6 +8,7 @@
 
 #[cfg(any(test, feature = "testing"))]
 pub mod arbitrary;
+pub mod decompose;
 pub mod dim;
 pub mod dtype;
 pub mod graph;
