@@ -5,3 +5,7 @@
 
 pub mod candidate;
 pub mod codegen;
+pub mod compile;
+pub mod inspect;
+pub mod object;
+pub mod process;
