@@ -362,7 +362,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The operand index of a reshape: axes with equal leading products map one to one, the rest through a linear offset.
-    fn reshape_index(&mut self, result: &[Dim], operand: &[Dim], index: &[Index]) -> Vec<Index> {
+    pub(crate) fn reshape_index(&mut self, result: &[Dim], operand: &[Dim], index: &[Index]) -> Vec<Index> {
         let mut mapped = Vec::with_capacity(operand.len());
         let (mut r, mut o) = (0, 0);
         while o < operand.len() {

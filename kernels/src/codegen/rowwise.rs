@@ -183,7 +183,7 @@ pub fn rowwise(region: &Graph, name: &str, options: RowOptions) -> Result<Kernel
 }
 
 /// The dims that appear only in attributes (slice starts, pads).
-pub(super) fn attribute_dims(graph: &Graph) -> Vec<Dim> {
+pub(crate) fn attribute_dims(graph: &Graph) -> Vec<Dim> {
     let mut dims = Vec::new();
     for node in graph.node_ids() {
         match graph.op(node) {
