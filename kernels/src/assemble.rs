@@ -466,7 +466,10 @@ fn inlines(graph: &Graph, user: NodeId, value: &Tensor) -> bool {
     value.numel() <= INLINE_ELEMENTS
         && value.numel() > 0
         && matches!(graph.op(user).class(), OpClass::Elementwise | OpClass::Reduce | OpClass::View | OpClass::Index)
-        && !matches!(graph.op(user), Op::Reshape { .. } | Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::TopK { .. })
+        && !matches!(
+            graph.op(user),
+            Op::Reshape { .. } | Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::TopK { .. }
+        )
 }
 
 /// The node alone: literal constants inside, every other operand an input. Returns the operands behind the inputs.

@@ -30,9 +30,8 @@ pub fn merge_groups(graph: &Graph, groups: &[Vec<usize>]) -> Option<Graph> {
     let axes = Axes::of(graph)?;
     let uniform = groups.iter().all(|group| {
         let wide: Vec<usize> = group.iter().copied().filter(|a| !axes.domain[*a].is_one()).collect();
-        wide.windows(2).all(|w| {
-            axes.reduced[w[0]] == axes.reduced[w[1]] && axes.spans.values().all(|s| s[w[0]] == s[w[1]])
-        })
+        wide.windows(2)
+            .all(|w| axes.reduced[w[0]] == axes.reduced[w[1]] && axes.spans.values().all(|s| s[w[0]] == s[w[1]]))
     });
     if uniform { axes.merge(graph, groups) } else { None }
 }
@@ -159,7 +158,13 @@ fn domain_shape(graph: &Graph) -> Option<Vec<Dim>> {
         domain = (0..wider)
             .map(|i| {
                 let (a, b) = (at(&domain, i), at(shape, i));
-                if a.is_one() { Some(b) } else if b.is_one() || a == b { Some(a) } else { None }
+                if a.is_one() {
+                    Some(b)
+                } else if b.is_one() || a == b {
+                    Some(a)
+                } else {
+                    None
+                }
             })
             .collect::<Option<Vec<Dim>>>()?;
     }

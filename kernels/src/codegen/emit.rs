@@ -474,9 +474,17 @@ pub fn is_costly(op: &Op) -> bool {
     match op {
         Op::Unary(unary) => !matches!(
             unary,
-            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Relu | UnaryOp::Not | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round
+            UnaryOp::Neg
+                | UnaryOp::Abs
+                | UnaryOp::Relu
+                | UnaryOp::Not
+                | UnaryOp::Floor
+                | UnaryOp::Ceil
+                | UnaryOp::Round
         ),
-        Op::Binary(binary) => matches!(binary, forge_ir::BinaryOp::Div | forge_ir::BinaryOp::Pow | forge_ir::BinaryOp::Mod),
+        Op::Binary(binary) => {
+            matches!(binary, forge_ir::BinaryOp::Div | forge_ir::BinaryOp::Pow | forge_ir::BinaryOp::Mod)
+        }
         other => !matches!(other.class(), OpClass::Elementwise | OpClass::View | OpClass::Leaf),
     }
 }

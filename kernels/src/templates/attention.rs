@@ -75,7 +75,7 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
     let (b, h) = (Index::new("b", 0), Index::new("h", 0));
     let kv_head = if group.is_one() { h.clone() } else { Index::new("kv", 0) };
     // Each block of code is emitted in a scope of its own; what it hoists is row-scope code before all of them.
-    let mut block_of = |e: &mut Emitter<'_>, value: Value, index: &[Index]| -> Result<(Vec<String>, String), Unsupported> {
+    let block_of = |e: &mut Emitter<'_>, value: Value, index: &[Index]| -> Result<(Vec<String>, String), Unsupported> {
         e.push_scope();
         let text = e.value(value, index)?;
         Ok((e.pop_scope(), text))

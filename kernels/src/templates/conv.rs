@@ -176,10 +176,8 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
     let symbols = cpp::symbols_of(&dims);
     let sizes: Vec<Dim> = symbols.iter().map(|s| Dim::symbol(s)).collect();
     let mut with_packed = region_parameters(spec.region);
-    with_packed.insert(
-        spec.region.inputs().len(),
-        Parameter { name: "packed".into(), dtype: DType::F32, write: false },
-    );
+    with_packed
+        .insert(spec.region.inputs().len(), Parameter { name: "packed".into(), dtype: DType::F32, write: false });
     let pack_parameters = [
         Parameter { name: "w".into(), dtype: DType::F32, write: false },
         Parameter { name: "packed".into(), dtype: DType::F32, write: true },

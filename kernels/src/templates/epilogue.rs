@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use forge_ir::{Dim, Graph, NodeId, Op, OpClass, Value};
 
 use crate::codegen::Unsupported;
-use crate::codegen::cpp;
 use crate::codegen::collapse::merge_groups;
+use crate::codegen::cpp;
 use crate::codegen::emit::{Binding, Emitter, Index};
 use crate::codegen::rowwise::attribute_dims;
 

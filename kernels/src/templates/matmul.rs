@@ -56,7 +56,10 @@ pub(super) fn space(spec: &Spec<'_>) -> Result<Vec<Axis>, Unsupported> {
     product(spec)?;
     Ok(vec![
         // rows x columns of the register tile.
-        Axis { name: "tile", values: ["8x32", "6x64", "8x48", "12x32", "7x64", "4x64", "6x16"].map(str::to_owned).to_vec() },
+        Axis {
+            name: "tile",
+            values: ["8x32", "6x64", "8x48", "12x32", "7x64", "4x64", "6x16"].map(str::to_owned).to_vec(),
+        },
         axis("rows_per_task", &[48, 16, 128, 1024]),
     ])
 }
@@ -119,8 +122,7 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
         x = p.x,
         epilogue = indent(&row_lines, 8),
     );
-    let (row_stride, column_stride) =
-        if p.trans_w { (Dim::from(1), p.k.clone()) } else { (p.n.clone(), Dim::from(1)) };
+    let (row_stride, column_stride) = if p.trans_w { (Dim::from(1), p.k.clone()) } else { (p.n.clone(), Dim::from(1)) };
     let pack_body = format!(
         "  constexpr int kWidth = {width};
   for (int64_t panel = begin; panel < end; ++panel) {{

@@ -12,7 +12,7 @@ use forge_ir::{Graph, Value};
 
 use crate::candidate::{Candidate, Dialect, LaunchPlan, Origin, Slot};
 use crate::codegen::Unsupported;
-use crate::codegen::cpp::{Parameter, PRELUDE};
+use crate::codegen::cpp::{PRELUDE, Parameter};
 use crate::generic::rename_symbols;
 
 /// A region as templates see it.
