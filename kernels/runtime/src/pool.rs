@@ -201,9 +201,9 @@ impl Drop for Close<'_> {
             spins += 1;
             // With more threads than cores, the one that we wait for may need this core.
             if spins < 2000 {
-                std::hint::spin_loop()
+                std::hint::spin_loop();
             } else {
-                thread::yield_now()
+                thread::yield_now();
             }
             joined = shared.state.0.load(Ordering::Acquire) & JOINED;
         }
