@@ -347,7 +347,7 @@ mod tests {
         fs::write(&first.path, b"damaged").unwrap();
         let third = compiler.compile(GOOD, &cache).unwrap();
         assert_eq!((third.cached, &third.path), (false, &first.path));
-        assert_eq!(compiler.compile(&GOOD.replace("1.0f", "2.0f"), &cache).unwrap().path == first.path, false);
+        assert_ne!(compiler.compile(&GOOD.replace("1.0f", "2.0f"), &cache).unwrap().path, first.path);
     }
 
     #[test]

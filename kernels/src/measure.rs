@@ -224,7 +224,7 @@ pub fn measure(sampler: &mut dyn Sampler, options: &MeasureOptions, device: Devi
         }
         let [baseline_ns, baseline_again_ns, candidate_ns] = times.map(|t| median(&t));
         samples.push(Block { baseline_ns, baseline_again_ns, candidate_ns });
-        if samples.len() >= min_blocks && samples.len() % 10 == 0 {
+        if samples.len() >= min_blocks && samples.len().is_multiple_of(10) {
             let (ratio, ci) = ratio_of(&samples, options);
             if (ci.1 - ci.0) <= options.target_width * ratio {
                 break;
@@ -256,7 +256,9 @@ pub fn summary(samples: Vec<Block>, repetitions: u32, options: &MeasureOptions, 
     let noise = (1.0 - low).max(high - 1.0).max(0.0);
     let gains: Vec<f64> = samples
         .iter()
-        .map(|b| f64::midpoint(b.baseline_ns, b.baseline_again_ns).max(FLOOR_NS).ln() - b.candidate_ns.max(FLOOR_NS).ln())
+        .map(|b| {
+            f64::midpoint(b.baseline_ns, b.baseline_again_ns).max(FLOOR_NS).ln() - b.candidate_ns.max(FLOOR_NS).ln()
+        })
         .collect();
     let column = |f: fn(&Block) -> f64| median(&samples.iter().map(f).collect::<Vec<_>>());
     Measurement {

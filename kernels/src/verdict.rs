@@ -268,7 +268,9 @@ mod tests {
         codes.sort();
         codes.dedup();
         assert_eq!(codes.len(), Reason::ALL.len());
-        for reason in Reason::ALL.iter().copied().chain([Reason::Crash(Death::Signal(11)), Reason::Crash(Death::Exit(3))]) {
+        for reason in
+            Reason::ALL.iter().copied().chain([Reason::Crash(Death::Signal(11)), Reason::Crash(Death::Exit(3))])
+        {
             let json = serde_json::to_string(&reason).unwrap();
             assert_eq!(serde_json::from_str::<Reason>(&json).unwrap(), reason);
         }

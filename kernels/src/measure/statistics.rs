@@ -103,8 +103,8 @@ fn exact_upper_tail(n: usize, w: usize) -> f64 {
 /// P(Z > z): Abramowitz and Stegun 26.2.17, absolute error below 7.5e-8.
 fn normal_upper_tail(z: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.231_641_9 * z.abs());
-    let polynomial = t
-        * (0.319_381_530 + t * (-0.356_563_782 + t * (1.781_477_937 + t * (-1.821_255_978 + t * 1.330_274_429))));
+    let polynomial =
+        t * (0.319_381_530 + t * (-0.356_563_782 + t * (1.781_477_937 + t * (-1.821_255_978 + t * 1.330_274_429))));
     let tail = (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt() * polynomial;
     if z >= 0.0 { tail } else { 1.0 - tail }
 }
