@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use petgraph::Direction;
@@ -11,7 +12,7 @@ use petgraph::visit::{EdgeRef, IntoNodeReferences};
 
 use crate::dim::{Bindings, Dim};
 use crate::infer::{InferError, infer};
-use crate::op::Op;
+use crate::op::{Fused, Op};
 use crate::tensor::{Tensor, TensorType};
 
 /// Identity of a node within one graph; stable under removal of others, and never given to another node: an id that
@@ -401,13 +402,35 @@ impl Graph {
     /// # Errors
     /// If the bound shapes contradict an op's rules.
     pub fn specialize(&self, bindings: &Bindings) -> Result<Graph, InferError> {
-        self.rebuild(&mut |op| op.map_dims(&|dim: &Dim| dim.substitute(bindings)), &mut |ty| ty.substitute(bindings))
+        let mut map_op = |op: &Op| match op {
+            // Not `map_dims`: types in the body are inferred anew, too.
+            Op::Fused(fused) => {
+                Ok(Op::Fused(Arc::new(Fused { body: fused.body.specialize(bindings)?, kernel: fused.kernel.clone() })))
+            }
+            op => Ok(op.map_dims(&|dim: &Dim| dim.substitute(bindings))),
+        };
+        self.rebuild(&mut map_op, &mut |ty| ty.substitute(bindings))
+    }
+
+    /// A copy with every dim in attributes and types mapped. Result types are mapped, not inferred: the map must respect
+    /// the equalities that typing relied on, as renaming symbols does.
+    #[must_use]
+    pub fn map_dims(&self, map: &dyn Fn(&Dim) -> Dim) -> Graph {
+        let mut out = self.clone();
+        for id in self.node_ids() {
+            let node = out.node_mut(id);
+            node.op = node.op.map_dims(map);
+            for dim in node.outputs.iter_mut().flat_map(|ty| &mut ty.shape) {
+                *dim = map(dim);
+            }
+        }
+        out
     }
 
     /// Rebuilds the graph in topological order with ops and leaf types mapped and result types inferred anew.
     fn rebuild(
         &self,
-        map_op: &mut dyn FnMut(&Op) -> Op,
+        map_op: &mut dyn FnMut(&Op) -> Result<Op, InferError>,
         map_leaf: &mut dyn FnMut(&TensorType) -> TensorType,
     ) -> Result<Graph, InferError> {
         let mut out = Graph::new(&self.name);
@@ -417,6 +440,7 @@ impl Graph {
         for node in &self.inputs {
             let value = Value { node: *node, port: 0 };
             let new = out.add_input(self.input_name(*node), map_leaf(self.ty(value)));
+            out.node_mut(new.node).loc.clone_from(&self.node(*node).loc);
             map.insert(value, new);
         }
         for id in self.topological() {
@@ -429,7 +453,7 @@ impl Graph {
                 out.push(Node { op: node.op.clone(), outputs, loc: node.loc.clone() })
             } else {
                 let operands: Vec<Value> = self.operands(id).iter().map(|v| map[v]).collect();
-                out.add_node(map_op(&node.op), &operands, node.loc.clone())?
+                out.add_node(map_op(&node.op)?, &operands, node.loc.clone())?
             };
             for value in self.results(id) {
                 map.insert(value, Value { node: new, port: value.port });

@@ -16,6 +16,7 @@ pub mod hash;
 pub mod infer;
 pub mod op;
 pub mod patch;
+pub mod region;
 pub mod tensor;
 pub mod text;
 pub mod verify;
@@ -30,6 +31,7 @@ pub use op::{
     ResizeCoordinates, ResizeMode, ResizeRounding, ScatterReduce, UnaryOp, Window,
 };
 pub use patch::{Exactness, Patch, PatchBuilder, PatchError};
+pub use region::Region;
 pub use tensor::{Tensor, TensorType};
 pub use text::{ParseError, WeightError, parse, parse_module};
 pub use verify::{Fault, Faults, Problem};
