@@ -67,6 +67,9 @@ DTYPES = {
 # How far forged and original outputs may lie apart in the self-check, relative to the largest magnitude.
 TOLERANCES = {"f16": 2e-2, "bf16": 1e-1, "f32": 1e-3, "f64": 1e-8}
 
+# A kernel that takes longer to rebuild is given up on.
+BUILD_SECONDS = 600
+
 # Shapes whose resolution is remembered, so that a repeated call checks its guards by one look-up.
 REMEMBERED_SHAPES = 256
 
@@ -278,19 +281,17 @@ class _Runtime:
         pointer, pointers = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
         ranks, dims = ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_int64)
         library.forge_abi_version.argtypes = []
-        library.forge_abi_version.restype = ctypes.c_uint32
+        library.forge_abi_version.restype = ctypes.c_int32
         if (found := library.forge_abi_version()) != ABI_VERSION:
             raise ForgeError(f"{path} has ABI version {found}, this loader speaks {ABI_VERSION}: run forge-cc again")
         library.forge_last_error.argtypes = []
         library.forge_last_error.restype = ctypes.c_char_p
-        library.forge_open.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, pointers]
-        library.forge_open.restype = ctypes.c_int
-        library.forge_output_shapes.argtypes = [pointer, ctypes.c_int, ranks, dims, dims, ctypes.c_int]
-        library.forge_output_shapes.restype = ctypes.c_int
+        library.forge_open.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int32, pointers]
+        library.forge_output_shapes.argtypes = [pointer, ctypes.c_int32, ranks, dims, dims, ctypes.c_int64]
         library.forge_run.argtypes = [pointer, pointers, ranks, dims, pointers]
-        library.forge_run.restype = ctypes.c_int
         library.forge_close.argtypes = [pointer]
-        library.forge_close.restype = None
+        for function in (library.forge_open, library.forge_output_shapes, library.forge_run, library.forge_close):
+            function.restype = ctypes.c_int32  # a status, 0 for success
         self.rebuilt = None
         if missing := _missing_instructions(manifest):
             why = f"the kernels were built for {manifest['cpu']['model']}; this processor lacks {', '.join(missing)}"
@@ -544,7 +545,7 @@ def _rebuild_kernels(directory, manifest, why):
             with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as temporary:
                 output = Path(temporary) / library.name
                 command = [compiler, *kernels["flags"], "-I", str(include), str(source), "-o", str(output)]
-                result = subprocess.run(command, capture_output=True, text=True, check=False)
+                result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_SECONDS)
                 if result.returncode != 0:
                     raise ForgeError(f"{why}. Rebuilding failed: {' '.join(command)}\n{result.stderr.strip()}")
                 # A rename, so that no other process ever sees half a library.

@@ -55,6 +55,7 @@ mod tests {
     #[test]
     fn the_template_speaks_this_version() {
         assert!(TEMPLATE.contains(&format!("\nMANIFEST_VERSION = {MANIFEST_VERSION}\n")));
+        assert!(TEMPLATE.contains(&format!("\nABI_VERSION = {}\n", forge_runtime::c_api::ABI_VERSION)));
         assert_eq!(TEMPLATE.matches("@TITLE@").count() + TEMPLATE.matches("@SIGNATURE@").count(), 2);
     }
 

@@ -242,12 +242,14 @@ fn what_people_read_first() {
     let files = contents(&scene.target());
     let text = |name: &str| String::from_utf8(files[name].clone()).unwrap();
     let loader = text("forged.py");
+    let version = format!("forge-cc {}", env!("CARGO_PKG_VERSION"));
+    let loader = loader.replace(&version, "forge-cc VERSION");
     let docstring: Vec<&str> = loader.split_inclusive("\"\"\"").take(2).collect();
     insta::assert_snapshot!("forged_docstring", docstring.concat());
-    insta::with_settings!({filters => vec![(r#""(blake3|id)": "[0-9a-f]+""#, r#""$1": "HASH""#), (r#""bytes": \d+"#, r#""bytes": 0"#)]}, {
+    insta::with_settings!({filters => vec![(r#""(blake3|id)": "[0-9a-f]+""#, r#""$1": "HASH""#), (r#""bytes": \d+"#, r#""bytes": 0"#), (r#""tool_version": ".*""#, r#""tool_version": "VERSION""#)]}, {
         insta::assert_snapshot!("manifest", text("manifest.json"));
     });
-    insta::with_settings!({filters => vec![(r"(?s)<style>.*</style>", "<style></style>")]}, {
+    insta::with_settings!({filters => vec![(r"(?s)<style>.*</style>", "<style></style>"), (r"(<td>forge-cc</td><td colspan=.2.>)[0-9.]+", "${1}VERSION")]}, {
         insta::assert_snapshot!("report_html", text("report.html"));
     });
 }
