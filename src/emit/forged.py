@@ -48,21 +48,13 @@ ABI_VERSION = 1
 STATUS_MODULE = 4
 STATUS_SHAPE = 6
 
+# fmt: off
 DTYPES = {
-    "bool": torch.bool,
-    "u8": torch.uint8,
-    "u16": torch.uint16,
-    "u32": torch.uint32,
-    "u64": torch.uint64,
-    "i8": torch.int8,
-    "i16": torch.int16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
+    "bool": torch.bool, "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+    "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32, "u64": torch.uint64,
+    "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
 }
+# fmt: on
 
 # How far forged and original outputs may lie apart in the self-check, relative to the largest magnitude.
 TOLERANCES = {"f16": 2e-2, "bf16": 1e-1, "f32": 1e-3, "f64": 1e-8}
@@ -269,9 +261,8 @@ class _Runtime:
         self.manifest = manifest
         built_for = manifest["cpu"]["arch"]
         if platform.machine() != built_for:
-            raise ForgeError(
-                f"{directory} was built for {built_for}, this machine is {platform.machine()}: run forge-cc here"
-            )
+            here = platform.machine()
+            raise ForgeError(f"{directory} was built for {built_for}, this machine is {here}: run forge-cc here")
         path = directory / "libforge_runtime.so"
         try:
             self.library = ctypes.CDLL(str(path))
@@ -314,9 +305,7 @@ class _Runtime:
     def _open(self, plan_file, threads):
         handle = ctypes.c_void_p()
         with _plan_folder(self.directory, plan_file, self.rebuilt) as folder:
-            status = self.library.forge_open(
-                os.fsencode(folder), plan_file.encode(), threads, ctypes.byref(handle)
-            )
+            status = self.library.forge_open(os.fsencode(folder), plan_file.encode(), threads, ctypes.byref(handle))
         return status, handle
 
 
@@ -355,9 +344,8 @@ class _Plan:
         dims = (ctypes.c_int64 * len(flat))(*flat)
         result_ranks = [len(port["shape"]) for port in self.outputs]
         results = (ctypes.c_int64 * sum(result_ranks))()
-        status = self.runtime.library.forge_output_shapes(
-            self.open(), len(shapes), ranks, dims, results, len(results)
-        )
+        query = self.runtime.library.forge_output_shapes
+        status = query(self.open(), len(shapes), ranks, dims, results, len(results))
         if status == STATUS_SHAPE:
             what, _, rest = self.runtime.error().partition(": expected ")
             expected, _, got = rest.partition(", got ")
@@ -467,10 +455,8 @@ def _read_manifest(directory):
         raise ForgeError(f"{directory} is not a forge-cc output: cannot read manifest.json: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("tool") != "forge-cc":
         raise ForgeError(f"{path} was not written by forge-cc")
-    if manifest.get("version") != MANIFEST_VERSION:
-        raise ForgeError(
-            f"{path} has version {manifest.get('version')}, this loader reads {MANIFEST_VERSION}: run forge-cc again"
-        )
+    if (found := manifest.get("version")) != MANIFEST_VERSION:
+        raise ForgeError(f"{path} has version {found}, this loader reads {MANIFEST_VERSION}: run forge-cc again")
     return manifest
 
 
@@ -501,13 +487,16 @@ def _plan_folder(directory, plan_file, rebuilt):
 
 def _missing_instructions(manifest):
     """Instruction sets that the kernels may use (they are built with -march=native) and this machine lacks."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    present = set(found[1].split()) if found else set()
+    present = {flag for line in _processor("flags", "Features") for flag in line.partition(":")[2].split()}
     return sorted(set(manifest["cpu"]["isa"]) - present)
+
+
+def _processor(*keys):
+    """Lines of /proc/cpuinfo with these keys, each once; none where there is no such file."""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        return sorted({line for line in text.splitlines() if line.partition(":")[0].strip() in keys})
+    return []
 
 
 def _rebuild_kernels(directory, manifest, why):
@@ -531,7 +520,8 @@ def _rebuild_kernels(directory, manifest, why):
     include = directory / kernels["include"]
     # What -march=native resolves to is the processor's; the compiler is told apart by its version.
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    common = hashlib.sha256(json.dumps([compiler, version, kernels["flags"], _processor()]).encode())
+    processor = _processor("vendor_id", "cpu family", "model", "stepping", "flags", "CPU part", "Features")
+    common = hashlib.sha256(json.dumps([compiler, version, kernels["flags"], processor]).encode())
     for header in sorted(include.rglob("*")):
         if header.is_file():
             common.update(header.read_bytes())
@@ -554,15 +544,6 @@ def _rebuild_kernels(directory, manifest, why):
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         return dict(pool.map(build, kernels["files"]))
-
-
-def _processor():
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor()
-    wanted = r"^(?:vendor_id|cpu family|model|stepping|flags|CPU implementer|CPU part|Features)\s*:.*$"
-    return sorted(set(re.findall(wanted, text, re.MULTILINE)))
 
 
 # ---- self-check ----
