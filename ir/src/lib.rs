@@ -10,6 +10,7 @@ pub mod dim;
 pub mod dtype;
 pub mod graph;
 pub mod infer;
+pub mod interp;
 pub mod op;
 pub mod tensor;
 
