@@ -336,7 +336,8 @@ impl Add for Dim {
         }
         let mut terms = self.terms();
         for (atoms, coeff) in other.terms() {
-            *terms.entry(atoms).or_insert(0) += coeff;
+            let sum = terms.entry(atoms).or_insert(0);
+            *sum = sum.wrapping_add(coeff);
         }
         Dim::from_terms(terms)
     }
@@ -360,7 +361,8 @@ impl Mul for Dim {
             for (b_atoms, b) in other.terms() {
                 let mut atoms: Vec<Atom> = a_atoms.iter().chain(&b_atoms).cloned().collect();
                 atoms.sort();
-                *out.entry(atoms).or_insert(0) += a.wrapping_mul(b);
+                let sum = out.entry(atoms).or_insert(0);
+                *sum = sum.wrapping_add(a.wrapping_mul(b));
             }
         }
         Dim::from_terms(out)

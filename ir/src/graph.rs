@@ -7,14 +7,15 @@ use std::fmt;
 use indexmap::IndexMap;
 use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
-use petgraph::visit::EdgeRef;
+use petgraph::visit::{EdgeRef, IntoNodeReferences};
 
 use crate::dim::{Bindings, Dim};
 use crate::infer::{InferError, infer};
 use crate::op::Op;
 use crate::tensor::{Tensor, TensorType};
 
-/// Identity of a node within one graph; stable under removal of others.
+/// Identity of a node within one graph; stable under removal of others, and never given to another node: an id that
+/// outlives its node (in a patch made before another patch was applied) names nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(u32);
 
@@ -97,7 +98,9 @@ struct Use {
 #[derive(Clone)]
 pub struct Graph {
     name: String,
-    nodes: StableDiGraph<Node, Use>,
+    // A removed node leaves an empty slot, because petgraph would give a freed index to the next node.
+    nodes: StableDiGraph<Option<Node>, Use>,
+    live: usize,
     inputs: Vec<NodeId>,
     outputs: Vec<(String, Value)>,
     /// Free-form facts about the whole graph (producer, opset, ..), kept for diagnostics.
@@ -110,6 +113,7 @@ impl Graph {
         Graph {
             name: name.to_owned(),
             nodes: StableDiGraph::new(),
+            live: 0,
             inputs: Vec::new(),
             outputs: Vec::new(),
             metadata: IndexMap::new(),
@@ -172,6 +176,38 @@ impl Graph {
         Ok(node)
     }
 
+    /// Adds the nodes of `other` with `operands` for its inputs, in order, and returns its outputs as values of this
+    /// graph. Result types are inferred anew; each node's provenance is `loc` merged with its own.
+    ///
+    /// # Errors
+    /// If the operands are not as many as the inputs, or one does not fit what reads it; nodes added until then stay.
+    pub fn inline(&mut self, other: &Graph, operands: &[Value], loc: &Loc) -> Result<Vec<Value>, InferError> {
+        if operands.len() != other.inputs.len() {
+            let message = format!("{} operands for {} inputs of @{}", operands.len(), other.inputs.len(), other.name);
+            return Err(InferError { op: "inline", message });
+        }
+        let mut map: BTreeMap<Value, Value> =
+            other.inputs.iter().zip(operands).map(|(input, value)| (Value { node: *input, port: 0 }, *value)).collect();
+        for id in other.topological() {
+            let node = other.node(id);
+            let loc = loc.merged(&node.loc);
+            let new = match node.op {
+                Op::Input { .. } => continue,
+                Op::Weight { .. } | Op::Constant { .. } => {
+                    self.push(Node { op: node.op.clone(), outputs: node.outputs.clone(), loc })
+                }
+                _ => {
+                    let operands: Vec<Value> = other.operands(id).iter().map(|v| map[v]).collect();
+                    self.add_node(node.op.clone(), &operands, loc)?
+                }
+            };
+            for value in other.results(id) {
+                map.insert(value, Value { node: new, port: value.port });
+            }
+        }
+        Ok(other.outputs.iter().map(|(_, value)| map[value]).collect())
+    }
+
     pub fn set_outputs(&mut self, outputs: Vec<(String, Value)>) {
         self.outputs = outputs;
     }
@@ -200,7 +236,7 @@ impl Graph {
     /// If `node` is not of this graph: ids never come from outside data.
     #[must_use]
     pub fn node(&self, node: NodeId) -> &Node {
-        &self.nodes[node.petgraph()]
+        self.nodes[node.petgraph()].as_ref().expect("the node is of this graph")
     }
 
     #[must_use]
@@ -210,12 +246,18 @@ impl Graph {
 
     #[must_use]
     pub fn contains(&self, node: NodeId) -> bool {
-        self.nodes.contains_node(node.petgraph())
+        matches!(self.nodes.node_weight(node.petgraph()), Some(Some(_)))
     }
 
     #[must_use]
     pub fn ty(&self, value: Value) -> &TensorType {
         &self.node(value.node).outputs[value.port as usize]
+    }
+
+    /// Whether `value` is a result of a node of this graph.
+    #[must_use]
+    pub fn has(&self, value: Value) -> bool {
+        self.contains(value.node) && (value.port as usize) < self.node(value.node).outputs.len()
     }
 
     /// All results of a node.
@@ -265,14 +307,14 @@ impl Graph {
 
     #[must_use]
     pub fn node_count(&self) -> usize {
-        self.nodes.node_count()
+        self.live
     }
 
     /// Ops that are not leaves.
     #[must_use]
     pub fn op_count(&self) -> usize {
         use crate::op::OpClass;
-        self.nodes.node_weights().filter(|n| n.op.class() != OpClass::Leaf).count()
+        self.nodes.node_weights().flatten().filter(|n| n.op.class() != OpClass::Leaf).count()
     }
 
     /// Every [`NodeId::index`] is below this.
@@ -283,7 +325,7 @@ impl Graph {
 
     /// All node ids, ascending.
     pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.nodes.node_indices().map(NodeId::from_petgraph)
+        self.nodes.node_references().filter(|(_, node)| node.is_some()).map(|(index, _)| NodeId::from_petgraph(index))
     }
 
     /// Topological order, ties by id: reading order follows construction order. O((V + E) log V).
@@ -320,12 +362,25 @@ impl Graph {
     #[must_use]
     pub fn symbols(&self) -> BTreeSet<String> {
         let mut symbols = BTreeSet::new();
-        for ty in self.nodes.node_weights().flat_map(|n| &n.outputs) {
+        for ty in self.nodes.node_weights().flatten().flat_map(|n| &n.outputs) {
             for dim in &ty.shape {
                 dim.symbols(&mut symbols);
             }
         }
         symbols
+    }
+
+    /// Nodes from which no graph output can be reached, ascending. Graph inputs are never among them.
+    #[must_use]
+    pub fn dead_nodes(&self) -> Vec<NodeId> {
+        let mut live = vec![false; self.id_bound()];
+        let mut pending: Vec<NodeId> = self.outputs.iter().map(|(_, value)| value.node).collect();
+        while let Some(node) = pending.pop() {
+            if !std::mem::replace(&mut live[node.index()], true) {
+                pending.extend(self.operands(node).iter().map(|value| value.node));
+            }
+        }
+        self.node_ids().filter(|n| !live[n.index()] && !matches!(self.op(*n), Op::Input { .. })).collect()
     }
 
     /// A copy with symbols bound to constants in every type and attribute.
@@ -357,7 +412,8 @@ impl Graph {
                 continue;
             }
             let new = if matches!(node.op, Op::Weight { .. } | Op::Constant { .. }) {
-                out.add_leaf(node.op.clone(), map_leaf(&node.outputs[0])).node
+                let outputs = node.outputs.iter().map(&mut *map_leaf).collect();
+                out.push(Node { op: node.op.clone(), outputs, loc: node.loc.clone() })
             } else {
                 let operands: Vec<Value> = self.operands(id).iter().map(|v| map[v]).collect();
                 out.add_node(map_op(&node.op), &operands, node.loc.clone())?
@@ -373,7 +429,8 @@ impl Graph {
     // Mutation below is for `Patch` application only (see `patch.rs`).
 
     pub(crate) fn push(&mut self, node: Node) -> NodeId {
-        NodeId::from_petgraph(self.nodes.add_node(node))
+        self.live += 1;
+        NodeId::from_petgraph(self.nodes.add_node(Some(node)))
     }
 
     pub(crate) fn connect(&mut self, from: Value, to: NodeId, slot: usize) {
@@ -381,32 +438,40 @@ impl Graph {
         self.nodes.add_edge(from.node.petgraph(), to.petgraph(), Use { port: from.port, slot });
     }
 
-    /// Redirects every use of `old`, graph outputs included, to `new`.
-    pub(crate) fn replace_uses(&mut self, old: Value, new: Value) {
-        for (user, slot) in self.uses(old) {
-            let edge = self
-                .nodes
-                .edges_connecting(old.node.petgraph(), user.petgraph())
-                .find(|e| e.weight().port == old.port && e.weight().slot as usize == slot)
-                .map(|e| e.id());
-            if let Some(edge) = edge {
-                self.nodes.remove_edge(edge);
-                self.connect(new, user, slot);
-            }
-        }
-        for (_, value) in &mut self.outputs {
-            if *value == old {
-                *value = new;
-            }
+    /// Makes operand `slot` of `user` the value `new`.
+    pub(crate) fn redirect(&mut self, user: NodeId, slot: usize, new: Value) {
+        let edge = self
+            .nodes
+            .edges_directed(user.petgraph(), Direction::Incoming)
+            .find(|e| e.weight().slot as usize == slot)
+            .map(|e| e.id());
+        if let Some(edge) = edge {
+            self.nodes.remove_edge(edge);
+            self.connect(new, user, slot);
         }
     }
 
+    pub(crate) fn redirect_outputs(&mut self, map: &dyn Fn(Value) -> Value) {
+        for (_, value) in &mut self.outputs {
+            *value = map(*value);
+        }
+    }
+
+    /// Removes a node with its edges; its id names nothing from now on.
     pub(crate) fn remove(&mut self, node: NodeId) {
-        self.nodes.remove_node(node.petgraph());
+        let index = node.petgraph();
+        for direction in [Direction::Incoming, Direction::Outgoing] {
+            while let Some(edge) = self.nodes.edges_directed(index, direction).next().map(|e| e.id()) {
+                self.nodes.remove_edge(edge);
+            }
+        }
+        if self.nodes.node_weight_mut(index).and_then(Option::take).is_some() {
+            self.live -= 1;
+        }
     }
 
     pub(crate) fn node_mut(&mut self, node: NodeId) -> &mut Node {
-        &mut self.nodes[node.petgraph()]
+        self.nodes[node.petgraph()].as_mut().expect("the node is of this graph")
     }
 }
 

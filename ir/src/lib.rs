@@ -12,6 +12,7 @@ pub mod graph;
 pub mod infer;
 pub mod interp;
 pub mod op;
+pub mod patch;
 pub mod tensor;
 
 pub use dim::{Bindings, Dim};
@@ -22,4 +23,5 @@ pub use op::{
     ArgOp, Attr, BinaryOp, CompareOp, Fused, GeluApproximate, Op, OpClass, PadMode, PoolKind, ReduceOp,
     ResizeCoordinates, ResizeMode, ResizeRounding, ScatterReduce, UnaryOp, Window,
 };
+pub use patch::{Exactness, Patch, PatchBuilder, PatchError};
 pub use tensor::{Tensor, TensorType};
