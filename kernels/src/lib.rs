@@ -16,4 +16,5 @@ pub mod measure;
 pub mod object;
 pub mod process;
 pub mod templates;
+pub mod validate;
 pub mod verdict;

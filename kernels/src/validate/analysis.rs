@@ -31,8 +31,11 @@ pub fn output_traits(graph: &Graph) -> Vec<OutputTraits> {
         let operands = graph.operands(node);
         let mut joined = OutputTraits { kind: Kind::Moved, sensitive: false };
         for operand in &operands {
-            let of = traits.get(operand).copied().unwrap_or(joined);
-            joined.kind = joined.kind.max(of.kind);
+            let Some(of) = traits.get(operand) else { continue };
+            // Which element is moved does not change what it is.
+            if graph.ty(*operand).dtype.is_float() {
+                joined.kind = joined.kind.max(of.kind);
+            }
             joined.sensitive |= of.sensitive;
         }
         let own = kind_of(graph, node);
@@ -52,7 +55,9 @@ pub fn output_traits(graph: &Graph) -> Vec<OutputTraits> {
 
 fn kind_of(graph: &Graph, node: forge_ir::NodeId) -> Kind {
     match graph.op(node) {
-        Op::Input { .. } | Op::Weight { .. } | Op::Constant { .. } | Op::Iota { .. } | Op::DimValue { .. } => Kind::Moved,
+        Op::Input { .. } | Op::Weight { .. } | Op::Constant { .. } | Op::Iota { .. } | Op::DimValue { .. } => {
+            Kind::Moved
+        }
         Op::Reshape { .. }
         | Op::Transpose { .. }
         | Op::Broadcast { .. }
@@ -94,7 +99,10 @@ fn is_discontinuous(op: &Op) -> bool {
         Op::Compare(_) | Op::ArgReduce { .. } | Op::TopK { .. } => true,
         Op::Cast { to } => !to.is_float(),
         Op::Unary(op) => {
-            matches!(op, UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Sign | UnaryOp::IsNan | UnaryOp::IsInf)
+            matches!(
+                op,
+                UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Sign | UnaryOp::IsNan | UnaryOp::IsInf
+            )
         }
         Op::Binary(op) => matches!(op, BinaryOp::Rem | BinaryOp::Mod),
         _ => false,
@@ -116,9 +124,7 @@ pub fn is_homogeneous(graph: &Graph, index: usize) -> bool {
     for node in graph.topological() {
         let operands = graph.operands(node);
         let of: Vec<Degree> = operands.iter().map(|v| degrees.get(v).copied().unwrap_or(Other)).collect();
-        let is_zero = |value: Option<&Value>| {
-            matches!(value.map(|v| graph.op(v.node)), Some(Op::Constant { value }) if value.to_f64().iter().all(|v| *v == 0.0))
-        };
+        let is_zero = |value: Option<&Value>| matches!(value.map(|v| graph.op(v.node)), Some(Op::Constant { value }) if value.to_f64().iter().all(|v| *v == 0.0));
         let all_same = || {
             let first = of.first().copied().unwrap_or(Free);
             if of.iter().all(|d| *d == first) { first } else { Other }
@@ -132,11 +138,13 @@ pub fn is_homogeneous(graph: &Graph, index: usize) -> bool {
                 Op::Input { .. } if graph.inputs().get(index) == Some(&node) => One,
                 Op::Input { .. } => Free,
                 Op::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Relu) => One,
-                Op::Binary(BinaryOp::Add | BinaryOp::Sub | BinaryOp::Min | BinaryOp::Max) => match (of.first(), of.get(1)) {
-                    (Some(One), Some(Free)) if is_zero(operands.get(1)) => One,
-                    (Some(Free), Some(One)) if is_zero(operands.first()) => One,
-                    _ => all_same(),
-                },
+                Op::Binary(BinaryOp::Add | BinaryOp::Sub | BinaryOp::Min | BinaryOp::Max) => {
+                    match (of.first(), of.get(1)) {
+                        (Some(One), Some(Free)) if is_zero(operands.get(1)) => One,
+                        (Some(Free), Some(One)) if is_zero(operands.first()) => One,
+                        _ => all_same(),
+                    }
+                }
                 Op::Binary(BinaryOp::Mul) | Op::MatMul { .. } if of.contains(&Free) => One,
                 Op::Binary(BinaryOp::Div) if of.get(1) == Some(&Free) => One,
                 Op::Conv { .. } | Op::ConvTranspose { .. } if operands.len() == 2 && of.contains(&Free) => One,
@@ -144,7 +152,11 @@ pub fn is_homogeneous(graph: &Graph, index: usize) -> bool {
                 Op::CumSum { .. } | Op::Pool { .. } | Op::Resize { .. } => One,
                 Op::Reshape { .. } | Op::Transpose { .. } | Op::Broadcast { .. } | Op::Slice { .. } => One,
                 Op::Concat { .. } => all_same(),
-                Op::Pad { mode, .. } if *mode != PadMode::Constant || operands.len() == 1 || is_zero(operands.get(1)) => One,
+                Op::Pad { mode, .. }
+                    if *mode != PadMode::Constant || operands.len() == 1 || is_zero(operands.get(1)) =>
+                {
+                    One
+                }
                 Op::Gather { .. } | Op::GatherElements { .. } | Op::GatherNd { .. } if of.get(1) == Some(&Free) => One,
                 Op::Select if of.first() == Some(&Free) => match (of.get(1), of.get(2)) {
                     (Some(One), Some(One)) => One,
@@ -179,9 +191,7 @@ pub fn keeps_integers(graph: &Graph) -> bool {
             Op::Constant { value } | Op::Weight { data: Some(value), .. } => {
                 !value.dtype().is_float() || value.to_f64().iter().all(|v| v.fract() == 0.0 && v.abs() <= 64.0)
             }
-            Op::Unary(op) => {
-                kind_of(graph, node) == Kind::Exact && !matches!(op, UnaryOp::IsNan | UnaryOp::IsInf)
-            }
+            Op::Unary(op) => kind_of(graph, node) == Kind::Exact && !matches!(op, UnaryOp::IsNan | UnaryOp::IsInf),
             Op::Binary(op) => {
                 !graph.node(node).outputs[0].dtype.is_float()
                     || matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Min | BinaryOp::Max)
@@ -241,7 +251,10 @@ mod tests {
         let moved = OutputTraits { kind: Kind::Moved, sensitive: false };
         assert_eq!(traits("%r = gather(%x, %i) {axis = 0} : f32[3, 8]", "f32[3, 8]"), moved);
         assert_eq!(traits("%r = relu(%x) : f32[4, 8]", "f32[4, 8]"), OutputTraits { kind: Kind::Exact, ..moved });
-        assert_eq!(traits("%r = matmul(%x, %w) : f32[4, 8]", "f32[4, 8]"), OutputTraits { kind: Kind::Rounded, ..moved });
+        assert_eq!(
+            traits("%r = matmul(%x, %w) : f32[4, 8]", "f32[4, 8]"),
+            OutputTraits { kind: Kind::Rounded, ..moved }
+        );
         let argmax = "%0 = matmul(%x, %w) : f32[4, 8]\n%r = argmax(%0) {axis = 1, keep_dims = false, select_last = false} : i64[4]";
         assert_eq!(traits(argmax, "i64[4]"), OutputTraits { kind: Kind::Exact, sensitive: true });
         let direct = "%r = argmax(%x) {axis = 1, keep_dims = false, select_last = false} : i64[4]";

@@ -109,7 +109,9 @@ fn trace(graph: &Graph, value: Value) -> Traced {
         let extent = |axis: usize| shape_of(0).get(axis).and_then(forge_ir::Dim::as_const);
         let through = |port: u16| trace(graph, Value { node: user, port });
         found = found.merged(match (graph.op(user), slot) {
-            (Op::Gather { axis } | Op::GatherElements { axis }, 1) => Traced { extent: extent(*axis), ..Traced::default() },
+            (Op::Gather { axis } | Op::GatherElements { axis }, 1) => {
+                Traced { extent: extent(*axis), ..Traced::default() }
+            }
             (Op::GatherNd { batch_dims }, 1) => {
                 let depth = shape_of(1).last().and_then(forge_ir::Dim::as_const).unwrap_or(0);
                 let axes = *batch_dims..*batch_dims + usize::try_from(depth).unwrap_or(0);
@@ -126,7 +128,9 @@ fn trace(graph: &Graph, value: Value) -> Traced {
             (Op::Unary(UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Log), _) | (Op::BatchNorm { .. }, 4) => {
                 Traced { positive: true, ..Traced::default() }
             }
-            (Op::Binary(BinaryOp::Pow), 0) => Traced { positive: !is_integer(graph, operands.get(1)), ..Traced::default() },
+            (Op::Binary(BinaryOp::Pow), 0) => {
+                Traced { positive: !is_integer(graph, operands.get(1)), ..Traced::default() }
+            }
             (
                 Op::Reshape { .. }
                 | Op::Broadcast { .. }
@@ -137,7 +141,9 @@ fn trace(graph: &Graph, value: Value) -> Traced {
                 _,
             ) => through(0),
             // Variance plus epsilon.
-            (Op::Binary(BinaryOp::Add), _) if operands.iter().any(|v| matches!(graph.op(v.node), Op::Constant { .. })) => {
+            (Op::Binary(BinaryOp::Add), _)
+                if operands.iter().any(|v| matches!(graph.op(v.node), Op::Constant { .. })) =>
+            {
                 Traced { positive: through(0).positive, ..Traced::default() }
             }
             (Op::Fused(fused), _) => match fused.body.inputs().get(slot) {
@@ -276,7 +282,8 @@ fn floats(spec: &InputSpec, distribution: Distribution, rng: &mut StdRng) -> Vec
         }
         Distribution::Sparse => {
             const VALUES: [f64; 6] = [-2.0, -1.0, -0.5, 0.5, 1.0, 2.0];
-            let value = |rng: &mut StdRng| if rng.random_ratio(7, 10) { 0.0 } else { VALUES[rng.random_range(0..6usize)] };
+            let value =
+                |rng: &mut StdRng| if rng.random_ratio(7, 10) { 0.0 } else { VALUES[rng.random_range(0..6usize)] };
             (0..count).map(|_| value(rng)).collect()
         }
         Distribution::Offset => normals(rng, count).into_iter().map(|v| v + 64.0).collect(),
@@ -300,9 +307,7 @@ fn discrete(spec: &InputSpec, rng: &mut StdRng, negative_indices: bool) -> Tenso
             let inner: usize = spec.shape[axis + 1..].iter().product();
             let (extent, period) = (spec.shape[axis].max(1), (high - low + 1).max(1));
             let offset = rng.random_range(0..period);
-            (0..count)
-                .map(|i| low + ((i / inner.max(1) % extent) as i64 + offset) % period)
-                .collect()
+            (0..count).map(|i| low + ((i / inner.max(1) % extent) as i64 + offset) % period).collect()
         }
         Role::Integer { low, high, .. } => (0..count)
             .map(|_| {
@@ -377,8 +382,12 @@ pub fn special(specs: &[InputSpec], special: Special, seed: u64) -> Vec<Tensor> 
             continue;
         }
         match (special, spec.role) {
-            (Special::NothingAdmitted, Role::Bool) => *tensor = Tensor::from_i64(DType::Bool, &spec.shape, &vec![0; count]),
-            (Special::EverythingAdmitted, Role::Bool) => *tensor = Tensor::from_i64(DType::Bool, &spec.shape, &vec![1; count]),
+            (Special::NothingAdmitted, Role::Bool) => {
+                *tensor = Tensor::from_i64(DType::Bool, &spec.shape, &vec![0; count])
+            }
+            (Special::EverythingAdmitted, Role::Bool) => {
+                *tensor = Tensor::from_i64(DType::Bool, &spec.shape, &vec![1; count])
+            }
             (Special::NothingAdmitted, Role::Integer { .. }) => *tensor = discrete(spec, &mut rng, true),
             (_, Role::Float { .. }) if !spec.weight => {
                 let mut data = tensor.to_f64();
@@ -418,8 +427,10 @@ fn plant(data: &mut [f64], spec: &InputSpec, special: Special, rng: &mut StdRng)
         }
         Special::NothingAdmitted | Special::EverythingAdmitted => return,
     };
-    for value in planted {
-        let at = rng.random_range(0..data.len());
+    // Apart from each other; in a tensor too small for all, the first stay.
+    let segment = (data.len() / planted.len()).max(1);
+    for (start, value) in (0..data.len()).step_by(segment).zip(planted) {
+        let at = (start + rng.random_range(0..segment)).min(data.len() - 1);
         data[at] = *value;
     }
 }
