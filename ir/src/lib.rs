@@ -13,6 +13,7 @@ pub mod dtype;
 pub mod graph;
 pub mod hash;
 pub mod infer;
+pub mod interp;
 pub mod op;
 pub mod patch;
 pub mod tensor;
