@@ -8,6 +8,7 @@
 
 #[cfg(any(test, feature = "testing"))]
 pub mod arbitrary;
+pub mod decompose;
 pub mod dim;
 pub mod dtype;
 pub mod graph;
@@ -16,8 +17,10 @@ pub mod infer;
 pub mod interp;
 pub mod op;
 pub mod patch;
+pub mod region;
 pub mod tensor;
 pub mod text;
+pub mod verify;
 
 pub use dim::{Bindings, Dim};
 pub use dtype::DType;
@@ -29,5 +32,7 @@ pub use op::{
     ResizeCoordinates, ResizeMode, ResizeRounding, ScatterReduce, UnaryOp, Window,
 };
 pub use patch::{Exactness, Patch, PatchBuilder, PatchError};
+pub use region::Region;
 pub use tensor::{Tensor, TensorType};
 pub use text::{ParseError, WeightError, parse, parse_module};
+pub use verify::{Fault, Faults, Problem};
