@@ -5,6 +5,7 @@
 //! search policy, LLMs.
 
 pub mod assemble;
+pub mod build;
 pub mod candidate;
 pub mod codegen;
 pub mod generic;
