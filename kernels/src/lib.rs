@@ -5,7 +5,6 @@
 //! search policy, LLMs.
 
 pub mod assemble;
-pub mod build;
 pub mod candidate;
 pub mod codegen;
 pub mod generic;

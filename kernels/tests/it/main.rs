@@ -1,3 +1,0 @@
-//! Integration tests of forge-kernels: generated code compiled by the system compiler and run by the runtime.
-
-mod codegen;
