@@ -92,7 +92,7 @@ impl Dim {
         if let (Some(a), Some(b)) = (self.as_const(), by.as_const())
             && b != 0
         {
-            return Dim::from(a.div_euclid(b) - i64::from(b < 0 && a.rem_euclid(b) != 0));
+            return Dim::from(a.wrapping_div_euclid(b).wrapping_sub(i64::from(b < 0 && a.wrapping_rem_euclid(b) != 0)));
         }
         if by.is_one() {
             return self.clone();
@@ -117,7 +117,7 @@ impl Dim {
         let (d_atoms, d_coeff) = divisor.iter().next()?;
         let mut out = Terms::new();
         for (atoms, coeff) in self.terms() {
-            if coeff % d_coeff != 0 {
+            if coeff.wrapping_rem(*d_coeff) != 0 {
                 return None;
             }
             let mut rest = atoms.clone();
@@ -125,7 +125,7 @@ impl Dim {
                 let at = rest.iter().position(|a| a == atom)?;
                 rest.remove(at);
             }
-            out.insert(rest, coeff / d_coeff);
+            out.insert(rest, coeff.wrapping_div(*d_coeff));
         }
         Some(Dim::from_terms(out))
     }
@@ -136,7 +136,8 @@ impl Dim {
         if let (Some(a), Some(b)) = (self.as_const(), by.as_const())
             && b != 0
         {
-            return Dim::from(a - b * Dim::from(a).floor_div(&Dim::from(b)).as_const().unwrap_or(0));
+            let quotient = Dim::from(a).floor_div(&Dim::from(b)).as_const().unwrap_or(0);
+            return Dim::from(a.wrapping_sub(b.wrapping_mul(quotient)));
         }
         if self.div_exact(by).is_some() {
             return Dim::from(0);

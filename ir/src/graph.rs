@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use petgraph::Direction;
@@ -11,7 +12,7 @@ use petgraph::visit::{EdgeRef, IntoNodeReferences};
 
 use crate::dim::{Bindings, Dim};
 use crate::infer::{InferError, infer};
-use crate::op::Op;
+use crate::op::{Fused, Op};
 use crate::tensor::{Tensor, TensorType};
 
 /// Identity of a node within one graph; stable under removal of others, and never given to another node: an id that
@@ -269,14 +270,19 @@ impl Graph {
     /// Operands in slot order.
     #[must_use]
     pub fn operands(&self, node: NodeId) -> Vec<Value> {
+        self.operand_slots(node).into_iter().map(|(_, value)| value).collect()
+    }
+
+    /// Operands with their slots, which are `0..n` in a well-formed graph.
+    pub(crate) fn operand_slots(&self, node: NodeId) -> Vec<(u16, Value)> {
         // Edges are the only truth; petgraph's adjacency order is newest first, so sort by slot.
-        let mut uses: Vec<(u16, Value)> = self
+        let mut slots: Vec<(u16, Value)> = self
             .nodes
             .edges_directed(node.petgraph(), Direction::Incoming)
             .map(|e| (e.weight().slot, Value { node: NodeId::from_petgraph(e.source()), port: e.weight().port }))
             .collect();
-        uses.sort_unstable();
-        uses.into_iter().map(|(_, v)| v).collect()
+        slots.sort_unstable();
+        slots
     }
 
     /// Uses of a value as (user, slot), sorted. Graph outputs are not uses.
@@ -358,6 +364,14 @@ impl Graph {
         order
     }
 
+    /// The nodes in the order in which they are printed, hashed and compared: inputs in call order, then the rest
+    /// topologically.
+    pub(crate) fn reading_order(&self) -> Vec<NodeId> {
+        let mut order = self.inputs().to_vec();
+        order.extend(self.topological().into_iter().filter(|n| !matches!(self.op(*n), Op::Input { .. })));
+        order
+    }
+
     /// Every symbol in any type, sorted.
     #[must_use]
     pub fn symbols(&self) -> BTreeSet<String> {
@@ -388,13 +402,35 @@ impl Graph {
     /// # Errors
     /// If the bound shapes contradict an op's rules.
     pub fn specialize(&self, bindings: &Bindings) -> Result<Graph, InferError> {
-        self.rebuild(&mut |op| op.map_dims(&|dim: &Dim| dim.substitute(bindings)), &mut |ty| ty.substitute(bindings))
+        let mut map_op = |op: &Op| match op {
+            // Not `map_dims`: types in the body are inferred anew, too.
+            Op::Fused(fused) => {
+                Ok(Op::Fused(Arc::new(Fused { body: fused.body.specialize(bindings)?, kernel: fused.kernel.clone() })))
+            }
+            op => Ok(op.map_dims(&|dim: &Dim| dim.substitute(bindings))),
+        };
+        self.rebuild(&mut map_op, &mut |ty| ty.substitute(bindings))
+    }
+
+    /// A copy with every dim in attributes and types mapped. Result types are mapped, not inferred: the map must respect
+    /// the equalities that typing relied on, as renaming symbols does.
+    #[must_use]
+    pub fn map_dims(&self, map: &dyn Fn(&Dim) -> Dim) -> Graph {
+        let mut out = self.clone();
+        for id in self.node_ids() {
+            let node = out.node_mut(id);
+            node.op = node.op.map_dims(map);
+            for dim in node.outputs.iter_mut().flat_map(|ty| &mut ty.shape) {
+                *dim = map(dim);
+            }
+        }
+        out
     }
 
     /// Rebuilds the graph in topological order with ops and leaf types mapped and result types inferred anew.
     fn rebuild(
         &self,
-        map_op: &mut dyn FnMut(&Op) -> Op,
+        map_op: &mut dyn FnMut(&Op) -> Result<Op, InferError>,
         map_leaf: &mut dyn FnMut(&TensorType) -> TensorType,
     ) -> Result<Graph, InferError> {
         let mut out = Graph::new(&self.name);
@@ -416,7 +452,7 @@ impl Graph {
                 out.push(Node { op: node.op.clone(), outputs, loc: node.loc.clone() })
             } else {
                 let operands: Vec<Value> = self.operands(id).iter().map(|v| map[v]).collect();
-                out.add_node(map_op(&node.op), &operands, node.loc.clone())?
+                out.add_node(map_op(&node.op)?, &operands, node.loc.clone())?
             };
             for value in self.results(id) {
                 map.insert(value, Value { node: new, port: value.port });
@@ -475,10 +511,10 @@ impl Graph {
     }
 }
 
-/// Structural equality up to node ids: same names, same ops in topological order, same wiring.
+/// Structural equality up to node ids: same names, same ops in reading order, same wiring. Metadata do not enter.
 impl PartialEq for Graph {
     fn eq(&self, other: &Graph) -> bool {
-        let (a, b) = (self.topological(), other.topological());
+        let (a, b) = (self.reading_order(), other.reading_order());
         if self.name != other.name || a.len() != b.len() || self.outputs.len() != other.outputs.len() {
             return false;
         }

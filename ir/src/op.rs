@@ -248,7 +248,7 @@ pub enum Op {
     /// `causal` admits key j for query i when j <= i + S - L for `causal_offset`=true (bottom-right), else j <= i.
     /// A row that admits no key (bool mask or causal) gives 0 when `masked_rows_zero`, else NaN.
     Attention { scale: f64, causal: bool, causal_offset: bool, masked_rows_zero: bool },
-    /// (x: [.., D], cos, sin: broadcast to [.., rotary_dim/2 halves already duplicated to D or D/2])
+    /// (x: [.., D], cos: [.., D/2], sin: [.., D/2])
     /// Applies rotary embedding to the last axis: halves (or pairs when `interleaved`) rotated by (cos, sin), which have
     /// last dim D/2 and broadcast against x's leading axes.
     Rotary { interleaved: bool },
@@ -390,7 +390,7 @@ impl Op {
 }
 
 impl Op {
-    /// The op with every dim in its attributes mapped.
+    /// The op with every dim in its attributes mapped; of a fused call, those of its body ([`Graph::map_dims`]).
     #[must_use]
     pub fn map_dims(&self, map: &dyn Fn(&Dim) -> Dim) -> Op {
         let all = |dims: &[Dim]| -> Vec<Dim> { dims.iter().map(map).collect() };
@@ -412,6 +412,9 @@ impl Op {
                 scales: scales.clone(),
                 sizes: all(sizes),
             },
+            Op::Fused(fused) => {
+                Op::Fused(Arc::new(Fused { body: fused.body.map_dims(map), kernel: fused.kernel.clone() }))
+            }
             other => other.clone(),
         }
     }

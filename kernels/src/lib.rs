@@ -1,7 +1,11 @@
 //! Kernel candidates: generation, compilation, validation, measurement.
 //!
-//! What lives here: [`candidate`] (source + launch plan as data), [`codegen`] (IR to C++), templates, the compiler driver, the gate
-//! and the clock, assembly of plans. What never lives here: ONNX, search policy, LLMs.
+//! What lives here: [`candidate`] (source + launch plan as data), [`codegen`] (IR to C++), [`generic`] (one op, nothing fused),
+//! templates, [`assemble`] (graph + implementations = plan), the compiler driver, the gate and the clock. What never lives here: ONNX,
+//! search policy, LLMs.
 
+pub mod assemble;
 pub mod candidate;
 pub mod codegen;
+pub mod generic;
+pub mod templates;

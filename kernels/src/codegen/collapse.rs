@@ -8,99 +8,136 @@ use forge_ir::{Dim, Graph, Op, OpClass, TensorType, Value};
 /// The region over merged axes, with every buffer's element order kept; `None` if it holds ops whose axes cannot be merged.
 #[must_use]
 pub fn collapse(graph: &Graph) -> Option<Graph> {
-    let order = graph.topological();
-    let domain = domain_shape(graph)?;
-    let rank = domain.len();
-    let mut reduced = vec![false; rank];
-    // Which values span each axis (the rest are 1 there).
-    let mut spans: HashMap<Value, Vec<bool>> = HashMap::new();
-    for node in &order {
-        let op = graph.op(*node);
-        let value = Value { node: *node, port: 0 };
-        match op {
-            Op::Input { .. } | Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast { .. } | Op::Broadcast { .. } => {}
-            Op::Constant { value } if value.numel() == 1 => {}
-            Op::Reduce { axes, keep_dims, .. } => {
-                let operand = graph.operands(*node)[0];
-                if graph.ty(operand).shape != domain {
-                    return None;
-                }
-                for axis in axes {
-                    *reduced.get_mut(*axis)? = true;
-                }
-                // Without kept dims, consumers would align differently: only as a result of the region.
-                if !keep_dims && !graph.users(*node).is_empty() {
-                    return None;
-                }
-                if !keep_dims {
-                    continue;
-                }
-            }
-            _ => return None,
-        }
-        spans.insert(value, span(&graph.ty(value).shape, &domain)?);
-    }
-    for node in &order {
-        if let Op::Reduce { axes, .. } = graph.op(*node) {
-            // All reductions over one set of axes.
-            if (0..rank).any(|a| reduced[a] != axes.contains(&a)) {
-                return None;
-            }
-        }
-    }
+    let axes = Axes::of(graph)?;
     // Groups of axes; unit axes of the domain vanish.
     let mut groups: Vec<Vec<usize>> = Vec::new();
-    for axis in (0..rank).filter(|a| !domain[*a].is_one()) {
+    for axis in (0..axes.domain.len()).filter(|a| !axes.domain[*a].is_one()) {
         let joins = groups.last().and_then(|g| g.last()).is_some_and(|last| {
-            reduced[*last] == reduced[axis] && spans.values().all(|s| s[*last] == s[axis])
+            axes.reduced[*last] == axes.reduced[axis] && axes.spans.values().all(|s| s[*last] == s[axis])
         });
         match groups.last_mut() {
             Some(group) if joins => group.push(axis),
             _ => groups.push(vec![axis]),
         }
     }
-    let merged = |value: Value| -> Vec<Dim> {
-        let span = &spans[&value];
-        groups
-            .iter()
-            .map(|g| if span[g[0]] { Dim::product(g.iter().map(|a| &domain[*a])) } else { Dim::from(1) })
-            .collect()
-    };
-    let mut out = Graph::new(graph.name());
-    let mut map: HashMap<Value, Value> = HashMap::new();
-    for node in graph.inputs() {
-        let value = Value { node: *node, port: 0 };
-        let ty = TensorType::new(graph.ty(value).dtype, merged(value));
-        map.insert(value, out.add_input(graph.input_name(*node), ty));
-    }
-    for node in &order {
-        let value = Value { node: *node, port: 0 };
-        let op = graph.op(*node);
-        let new = match op {
-            Op::Input { .. } => continue,
-            Op::Constant { value } => out.add_constant(value.reshaped(&[])?),
-            _ => {
-                let operands: Vec<Value> = graph.operands(*node).iter().map(|v| map[v]).collect();
-                let op = match op {
-                    Op::Broadcast { .. } => Op::Broadcast { shape: merged(value) },
-                    Op::Reduce { op, keep_dims, .. } => Op::Reduce {
-                        op: *op,
-                        axes: (0..groups.len()).filter(|g| reduced[groups[*g][0]]).collect(),
-                        keep_dims: *keep_dims,
-                    },
-                    other => other.clone(),
-                };
-                // A reduction over unit axes only has nothing left to reduce: keep the plain form.
-                if matches!(&op, Op::Reduce { axes, .. } if axes.is_empty()) {
+    axes.merge(graph, &groups)
+}
+
+/// The region with each of `groups` (contiguous, covering every axis of the domain) merged into one axis; `None` if some value
+/// spans a group in part.
+#[must_use]
+pub fn merge_groups(graph: &Graph, groups: &[Vec<usize>]) -> Option<Graph> {
+    let axes = Axes::of(graph)?;
+    let uniform = groups.iter().all(|group| {
+        let wide: Vec<usize> = group.iter().copied().filter(|a| !axes.domain[*a].is_one()).collect();
+        wide.windows(2)
+            .all(|w| axes.reduced[w[0]] == axes.reduced[w[1]] && axes.spans.values().all(|s| s[w[0]] == s[w[1]]))
+    });
+    if uniform { axes.merge(graph, groups) } else { None }
+}
+
+/// How the values of an elementwise/reduction region use the axes of its domain.
+struct Axes {
+    domain: Vec<Dim>,
+    /// Whether an axis is reduced over.
+    reduced: Vec<bool>,
+    /// Which axes each value spans (it is 1 on the rest).
+    spans: HashMap<Value, Vec<bool>>,
+}
+
+impl Axes {
+    fn of(graph: &Graph) -> Option<Axes> {
+        let order = graph.topological();
+        let domain = domain_shape(graph)?;
+        let rank = domain.len();
+        let mut reduced = vec![false; rank];
+        let mut spans: HashMap<Value, Vec<bool>> = HashMap::new();
+        for node in &order {
+            let value = Value { node: *node, port: 0 };
+            match graph.op(*node) {
+                Op::Input { .. }
+                | Op::Unary(_)
+                | Op::Binary(_)
+                | Op::Compare(_)
+                | Op::Select
+                | Op::Cast { .. }
+                | Op::Broadcast { .. } => {}
+                Op::Constant { value } if value.numel() == 1 => {}
+                Op::Reduce { axes, keep_dims, .. } => {
+                    let operand = graph.operands(*node)[0];
+                    if graph.ty(operand).shape != domain {
+                        return None;
+                    }
+                    for axis in axes {
+                        *reduced.get_mut(*axis)? = true;
+                    }
+                    // Without kept dims, consumers would align differently: only as a result of the region.
+                    if !keep_dims {
+                        if !graph.users(*node).is_empty() {
+                            return None;
+                        }
+                        continue;
+                    }
+                }
+                _ => return None,
+            }
+            spans.insert(value, span(&graph.ty(value).shape, &domain)?);
+        }
+        for node in &order {
+            if let Op::Reduce { axes, .. } = graph.op(*node) {
+                // All reductions over one set of axes.
+                if (0..rank).any(|a| reduced[a] != axes.contains(&a)) {
                     return None;
                 }
-                out.add(op, &operands, graph.node(*node).loc.clone()).ok()?
             }
-        };
-        map.insert(value, new);
+        }
+        Some(Axes { domain, reduced, spans })
     }
-    out.set_outputs(graph.outputs().iter().map(|(name, v)| (name.clone(), map[v])).collect());
-    Some(out)
+
+    fn merge(&self, graph: &Graph, groups: &[Vec<usize>]) -> Option<Graph> {
+        let merged = |value: Value| -> Vec<Dim> {
+            let span = &self.spans[&value];
+            let extent = |g: &Vec<usize>| {
+                if g.iter().any(|a| span[*a]) { Dim::product(g.iter().map(|a| &self.domain[*a])) } else { Dim::from(1) }
+            };
+            groups.iter().map(extent).collect()
+        };
+        let mut out = Graph::new(graph.name());
+        let mut map: HashMap<Value, Value> = HashMap::new();
+        for node in graph.inputs() {
+            let value = Value { node: *node, port: 0 };
+            let ty = TensorType::new(graph.ty(value).dtype, merged(value));
+            map.insert(value, out.add_input(graph.input_name(*node), ty));
+        }
+        for node in graph.topological() {
+            let value = Value { node, port: 0 };
+            let op = graph.op(node);
+            let new = match op {
+                Op::Input { .. } => continue,
+                Op::Constant { value } => out.add_constant(value.reshaped(&[])?),
+                _ => {
+                    let operands: Vec<Value> = graph.operands(node).iter().map(|v| map[v]).collect();
+                    let op = match op {
+                        Op::Broadcast { .. } => Op::Broadcast { shape: merged(value) },
+                        Op::Reduce { op, keep_dims, .. } => Op::Reduce {
+                            op: *op,
+                            axes: (0..groups.len()).filter(|g| groups[*g].iter().any(|a| self.reduced[*a])).collect(),
+                            keep_dims: *keep_dims,
+                        },
+                        other => other.clone(),
+                    };
+                    // A reduction over unit axes only has nothing left to reduce: keep the plain form.
+                    if matches!(&op, Op::Reduce { axes, .. } if axes.is_empty()) {
+                        return None;
+                    }
+                    out.add(op, &operands, graph.node(node).loc.clone()).ok()?
+                }
+            };
+            map.insert(value, new);
+        }
+        out.set_outputs(graph.outputs().iter().map(|(name, v)| (name.clone(), map[v])).collect());
+        Some(out)
+    }
 }
 
 /// The shape that every value broadcasts to: the largest-rank broadcast of all results; `None` if there is no single one.
@@ -121,7 +158,13 @@ fn domain_shape(graph: &Graph) -> Option<Vec<Dim>> {
         domain = (0..wider)
             .map(|i| {
                 let (a, b) = (at(&domain, i), at(shape, i));
-                if a.is_one() { Some(b) } else if b.is_one() || a == b { Some(a) } else { None }
+                if a.is_one() {
+                    Some(b)
+                } else if b.is_one() || a == b {
+                    Some(a)
+                } else {
+                    None
+                }
             })
             .collect::<Option<Vec<Dim>>>()?;
     }

@@ -362,7 +362,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The operand index of a reshape: axes with equal leading products map one to one, the rest through a linear offset.
-    fn reshape_index(&mut self, result: &[Dim], operand: &[Dim], index: &[Index]) -> Vec<Index> {
+    pub(crate) fn reshape_index(&mut self, result: &[Dim], operand: &[Dim], index: &[Index]) -> Vec<Index> {
         let mut mapped = Vec::with_capacity(operand.len());
         let (mut r, mut o) = (0, 0);
         while o < operand.len() {
@@ -474,9 +474,17 @@ pub fn is_costly(op: &Op) -> bool {
     match op {
         Op::Unary(unary) => !matches!(
             unary,
-            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Relu | UnaryOp::Not | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round
+            UnaryOp::Neg
+                | UnaryOp::Abs
+                | UnaryOp::Relu
+                | UnaryOp::Not
+                | UnaryOp::Floor
+                | UnaryOp::Ceil
+                | UnaryOp::Round
         ),
-        Op::Binary(binary) => matches!(binary, forge_ir::BinaryOp::Div | forge_ir::BinaryOp::Pow | forge_ir::BinaryOp::Mod),
+        Op::Binary(binary) => {
+            matches!(binary, forge_ir::BinaryOp::Div | forge_ir::BinaryOp::Pow | forge_ir::BinaryOp::Mod)
+        }
         other => !matches!(other.class(), OpClass::Elementwise | OpClass::View | OpClass::Leaf),
     }
 }

@@ -1,7 +1,9 @@
 //! Ops whose element needs a block of its own: conditionals (pad, concat), data-dependent indices, inner loops (reductions,
 //! contractions, windows). Correct for every shape; the fast forms are templates.
 
-use forge_ir::{ArgOp, DType, Dim, Op, PadMode, PoolKind, ReduceOp, ResizeCoordinates, ResizeMode, ResizeRounding, Value, Window};
+use forge_ir::{
+    ArgOp, DType, Dim, Op, PadMode, PoolKind, ReduceOp, ResizeCoordinates, ResizeMode, ResizeRounding, Value, Window,
+};
 
 use super::Unsupported;
 use super::cpp::{self, float_literal, int_literal, register_type};
@@ -35,7 +37,8 @@ pub(super) fn compute(e: &mut Emitter<'_>, value: Value, index: &[Index], depth:
             let outer = indices_shape.len() - 1;
             let width = indices_shape[outer]
                 .as_const()
-                .ok_or_else(|| Unsupported::new("gather_nd with a symbolic index depth"))? as usize;
+                .ok_or_else(|| Unsupported::new("gather_nd with a symbolic index depth"))?
+                as usize;
             let mut mapped: Vec<Index> = index[..*batch_dims].to_vec();
             for j in 0..width {
                 let mut at: Vec<Index> = index[..outer].to_vec();
@@ -130,7 +133,14 @@ fn pinned(index: Index, depth: usize) -> Index {
     Index { depth: index.depth.max(depth), ..index }
 }
 
-fn pad(e: &mut Emitter<'_>, value: Value, operands: &[Value], mode: PadMode, before: &[Dim], index: &[Index]) -> Emitted {
+fn pad(
+    e: &mut Emitter<'_>,
+    value: Value,
+    operands: &[Value],
+    mode: PadMode,
+    before: &[Dim],
+    index: &[Index],
+) -> Emitted {
     let graph = e.graph();
     let dtype = graph.ty(value).dtype;
     let shape = &graph.ty(operands[0]).shape;
@@ -337,7 +347,13 @@ pub(super) fn reduce_identity(op: ReduceOp, dtype: DType) -> String {
     let ty = register_type(dtype);
     match op {
         ReduceOp::Sum | ReduceOp::Mean => zero(dtype),
-        ReduceOp::Prod => if dtype.is_float() { float_literal(dtype, 1.0) } else { int_literal(dtype, 1) },
+        ReduceOp::Prod => {
+            if dtype.is_float() {
+                float_literal(dtype, 1.0)
+            } else {
+                int_literal(dtype, 1)
+            }
+        }
         ReduceOp::Max if dtype.is_float() => float_literal(dtype, f64::NEG_INFINITY),
         ReduceOp::Min if dtype.is_float() => float_literal(dtype, f64::INFINITY),
         ReduceOp::Max => format!("std::numeric_limits<{ty}>::min()"),
@@ -423,8 +439,13 @@ fn conv(
         let channel = if groups == 1 {
             vars[0].clone()
         } else {
-            let text =
-                format!("({} / {} * {} + {})", index[1].text, cpp::dim(&per_group_out), cpp::dim(&w_shape[1]), vars[0].text);
+            let text = format!(
+                "({} / {} * {} + {})",
+                index[1].text,
+                cpp::dim(&per_group_out),
+                cpp::dim(&w_shape[1]),
+                vars[0].text
+            );
             Index::new(text, inner)
         };
         let mut at = vec![index[0].clone(), channel];
@@ -476,7 +497,10 @@ fn conv_transpose(
                 inner,
                 format!(
                     "const int64_t {numerator} = {} + {} - {} * {};",
-                    index[2 + axis].text, window.pads_begin[axis], vars[1 + axis].text, window.dilations[axis]
+                    index[2 + axis].text,
+                    window.pads_begin[axis],
+                    vars[1 + axis].text,
+                    window.dilations[axis]
                 ),
             );
             let stride = window.strides[axis];
@@ -542,8 +566,7 @@ fn pool(
         }
         Ok(())
     })?;
-    let result =
-        if kind == PoolKind::Max { accumulator } else { format!("{accumulator} / {ty}({count})") };
+    let result = if kind == PoolKind::Max { accumulator } else { format!("{accumulator} / {ty}({count})") };
     Ok(e.rounded(depth.max(here), dtype, &result))
 }
 
@@ -606,7 +629,10 @@ fn resize(
             e.line(depth, format!("const double {low}_floor = std::floor({c});"));
             e.line(depth, format!("const {0} {fraction} = {0}({c} - {low}_floor);", register_type(dtype)));
             e.line(depth, format!("const int64_t {low} = max(0, min(int64_t({low}_floor), {in_extent} - 1));"));
-            e.line(depth, format!("const int64_t {low}_next = max(0, min(int64_t({low}_floor) + 1, {in_extent} - 1));"));
+            e.line(
+                depth,
+                format!("const int64_t {low}_next = max(0, min(int64_t({low}_floor) + 1, {in_extent} - 1));"),
+            );
             let one = float_literal(dtype, 1.0);
             taps.push(vec![
                 (Index::new(low.clone(), depth), Some(format!("({one} - {fraction})"))),

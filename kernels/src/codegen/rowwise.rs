@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 
 use forge_ir::{DType, Dim, Graph, NodeId, Op, ReduceOp, Value};
 
+use super::Unsupported;
 use super::collapse::collapse;
 use super::cpp::{self, Parameter, register_type};
 use super::emit::{Binding, Emitter, Index, indent, is_costly};
 use super::nested::reduce_identity;
-use super::{Unsupported, emit};
 use crate::candidate::{Launch, Slot};
 
 /// Which values of a row are kept in scratch between its loops instead of being computed again.
@@ -120,7 +120,10 @@ pub fn rowwise(region: &Graph, name: &str, options: RowOptions) -> Result<Kernel
             let text = emitter.value(value, &index)?;
             let at = emitter.linear(&rows.domain[outer_rank..], &index[outer_rank..]);
             emitter.line(1, format!("{buffer}[{}] = {text};", at.text));
-            staged.push((value, Binding::Register { text: format!("{buffer}[{}]", at.text), depth: 1, index: index.clone() }));
+            staged.push((
+                value,
+                Binding::Register { text: format!("{buffer}[{}]", at.text), depth: 1, index: index.clone() },
+            ));
         }
         let body = emitter.pop_scope();
         if !body.is_empty() {
@@ -183,7 +186,7 @@ pub fn rowwise(region: &Graph, name: &str, options: RowOptions) -> Result<Kernel
 }
 
 /// The dims that appear only in attributes (slice starts, pads).
-pub(super) fn attribute_dims(graph: &Graph) -> Vec<Dim> {
+pub(crate) fn attribute_dims(graph: &Graph) -> Vec<Dim> {
     let mut dims = Vec::new();
     for node in graph.node_ids() {
         match graph.op(node) {
@@ -290,7 +293,10 @@ impl Rows {
             {
                 continue;
             }
-            let read_later = graph.users(node).iter().any(|u| self.level[u] > level && !self.reads_only_as_reduction(graph, *u, level));
+            let read_later = graph
+                .users(node)
+                .iter()
+                .any(|u| self.level[u] > level && !self.reads_only_as_reduction(graph, *u, level));
             let costly = stage == Stage::Everything || self.cone_is_costly(graph, node, level);
             if read_later && costly {
                 out.push(value);
@@ -306,10 +312,9 @@ impl Rows {
 
     fn cone_is_costly(&self, graph: &Graph, node: NodeId, level: usize) -> bool {
         is_costly(graph.op(node))
-            || graph
-                .operands(node)
-                .iter()
-                .any(|v| self.level[&v.node] == level && self.full(graph, *v) && self.cone_is_costly(graph, v.node, level))
+            || graph.operands(node).iter().any(|v| {
+                self.level[&v.node] == level && self.full(graph, *v) && self.cone_is_costly(graph, v.node, level)
+            })
     }
 }
 
@@ -384,10 +389,4 @@ fn loop_nest(
         emitter.line(0, format!("  {line}"));
     }
     emitter.line(0, "}");
-}
-
-/// Statements, for templates that bring their own frame.
-#[must_use]
-pub fn statements(lines: &[String], by: usize) -> String {
-    emit::indent(lines, by)
 }

@@ -129,7 +129,8 @@ fn top_k(
 ) -> Result<(String, Dim, Dim), Unsupported> {
     let operand = graph.operands(node)[0];
     let ty = graph.ty(operand);
-    let rows: Vec<Dim> = ty.shape.iter().enumerate().map(|(i, d)| if i == axis { Dim::from(1) } else { d.clone() }).collect();
+    let rows: Vec<Dim> =
+        ty.shape.iter().enumerate().map(|(i, d)| if i == axis { Dim::from(1) } else { d.clone() }).collect();
     let mut base = Vec::new();
     emitter.delinear(&rows, Index::new("r", 0), &mut base);
     emitter.push_scope();
