@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::error::EvalError;
-use super::gemm::{Matrix, Ring, gemm};
+use super::gemm::{Matrix, gemm};
 use super::normalize::softmax_row;
 use super::storage::{Real, Want, view, with_real};
 use super::strided::{advance, broadcast_strides, dense_strides};
@@ -59,9 +59,9 @@ impl Attention {
                         [b, h, i, j].iter().zip(strides).map(|(i, s)| i * *s as usize).sum()
                     };
                     for (j, score) in row.iter_mut().enumerate() {
-                        *score = *score * C::narrow(self.scale);
+                        *score *= C::narrow(self.scale);
                         if let Some((mask, strides)) = &float_mask {
-                            *score = *score + mask[at(strides, j)];
+                            *score += mask[at(strides, j)];
                         }
                         let admits = self.admits(i, j, rows, keys)
                             && bool_mask.as_ref().is_none_or(|(mask, strides)| mask[at(strides, j)] != 0);

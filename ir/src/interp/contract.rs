@@ -38,7 +38,7 @@ fn integers(x: &Tensor) -> Vec<i64> {
 
 fn store_integers(want: &Want, data: Vec<i64>) -> Result<Tensor, EvalError> {
     with_integer!(want.dtype, S => {
-        tensor(want.dtype, &want.shape, data.into_iter().map(|v| S::narrow(i128::from(v))).collect::<Vec<_>>())
+        tensor(want.dtype, &want.shape, data.into_iter().map(|v| S::encode(i128::from(v))).collect::<Vec<_>>())
     })
 }
 
@@ -198,9 +198,12 @@ impl<'a> Geometry<'a> {
 
     /// Input coordinate of a tap along one axis; may lie outside.
     fn coordinate(&self, axis: usize, position: usize, tap: usize) -> i64 {
+        // Saturating: what is far outside stays outside.
         let window = self.window;
-        (position as i64).wrapping_mul(window.strides[axis]) + (tap as i64).wrapping_mul(window.dilations[axis])
-            - window.pads_begin[axis]
+        (position as i64)
+            .saturating_mul(window.strides[axis])
+            .saturating_add((tap as i64).saturating_mul(window.dilations[axis]))
+            .saturating_sub(window.pads_begin[axis])
     }
 
     /// Calls `visit(position - first, count, plane offset, plane step)` for the runs of positions in `first..last` whose

@@ -36,7 +36,7 @@ pub(super) fn unary(op: UnaryOp, x: &Tensor, want: &Want) -> Result<Tensor, Eval
         return tensor(want.dtype, &want.shape, vec![0u8; want.numel()]);
     }
     with_integer!(x.dtype(), S => {
-        tensor(want.dtype, &want.shape, map1(&view::<<S as Scalar>::Store>(x), |v| S::narrow(f(S::wide(v)))))
+        tensor(want.dtype, &want.shape, map1(&view::<<S as Scalar>::Store>(x), |v| S::encode(f(S::decode(v)))))
     })
 }
 
@@ -50,13 +50,13 @@ pub(super) fn silu(x: &Tensor, want: &Want) -> Result<Tensor, EvalError> {
 
 fn float_map(x: &Tensor, want: &Want, f: fn(f64) -> f64) -> Result<Tensor, EvalError> {
     with_float!(x.dtype(), S => {
-        tensor(want.dtype, &want.shape, map1(&view::<<S as Scalar>::Store>(x), |v| S::narrow(f(S::wide(v)))))
+        tensor(want.dtype, &want.shape, map1(&view::<<S as Scalar>::Store>(x), |v| S::encode(f(S::decode(v)))))
     })
 }
 
 fn float_test(x: &Tensor, want: &Want, f: fn(f64) -> bool) -> Result<Tensor, EvalError> {
     with_float!(x.dtype(), S => {
-        tensor(want.dtype, &want.shape, map1(&view::<<S as Scalar>::Store>(x), |v| u8::from(f(S::wide(v)))))
+        tensor(want.dtype, &want.shape, map1(&view::<<S as Scalar>::Store>(x), |v| u8::from(f(S::decode(v)))))
     })
 }
 
@@ -85,7 +85,7 @@ pub(super) fn compare(op: CompareOp, a: &Tensor, b: &Tensor, want: &Want) -> Res
             &want.shape,
             (&view::<<S as Scalar>::Store>(a), a.shape()),
             (&view::<<S as Scalar>::Store>(b), b.shape()),
-            |x, y| u8::from(f(S::wide(x), S::wide(y))),
+            |x, y| u8::from(f(S::decode(x), S::decode(y))),
         );
         tensor(want.dtype, &want.shape, data)
     })
@@ -98,7 +98,7 @@ fn zip<S: Scalar, U: Scalar<Wide = S::Wide>>(
     f: impl Fn(S::Wide, S::Wide) -> S::Wide + Sync,
 ) -> Result<Tensor, EvalError> {
     let data = map2(&want.shape, (&view::<S::Store>(a), a.shape()), (&view::<S::Store>(b), b.shape()), |x, y| {
-        U::narrow(f(S::wide(x), S::wide(y)))
+        U::encode(f(S::decode(x), S::decode(y)))
     });
     tensor(want.dtype, &want.shape, data)
 }
@@ -106,7 +106,7 @@ fn zip<S: Scalar, U: Scalar<Wide = S::Wide>>(
 pub(super) fn select(condition: &Tensor, then: &Tensor, other: &Tensor, want: &Want) -> Result<Tensor, EvalError> {
     fn pick<T: Pod + Send + Sync>(c: &Tensor, t: &Tensor, e: &Tensor, shape: &[usize]) -> Vec<T> {
         let (bits, then, other) = (view::<u8>(c), view::<T>(t), view::<T>(e));
-        let walk = Walk::new(shape, [c, t, e].map(|x| broadcast_strides(x.shape(), shape)));
+        let walk = Walk::new(shape, &[c, t, e].map(|x| broadcast_strides(x.shape(), shape)));
         let steps = walk.inner().map(|s| s as usize);
         walk.fill(|out, bases| {
             let bases = bases.map(|b| b as usize);
@@ -127,22 +127,22 @@ pub(super) fn cast(x: &Tensor, want: &Want) -> Result<Tensor, EvalError> {
     match (widen(x), want.dtype) {
         (Wide::Float(values), DType::Bool) => tensor(want.dtype, &want.shape, map1(&values, |v| u8::from(v != 0.0))),
         (Wide::Float(values), to) if to.is_float() => {
-            with_float!(to, S => tensor(to, &want.shape, map1(&values, S::narrow)))
+            with_float!(to, S => tensor(to, &want.shape, map1(&values, S::encode)))
         }
         (Wide::Float(values), to) => {
             let (low, high) = integer_range(to);
             // `as` saturates at the ends of i128 and maps NaN to 0.
-            with_integer!(to, S => tensor(to, &want.shape, map1(&values, |v| S::narrow((v as i128).clamp(low, high)))))
+            with_integer!(to, S => tensor(to, &want.shape, map1(&values, |v| S::encode((v as i128).clamp(low, high)))))
         }
         (Wide::Integer(values), to) if to.is_float() => with_float!(to, S => {
             let data: Vec<<S as Scalar>::Store> = values
                 .iter()
-                .map(|v| S::narrow(if to == DType::F64 { *v as f64 } else { integer_to_odd(*v) }))
+                .map(|v| S::encode(if to == DType::F64 { *v as f64 } else { integer_to_odd(*v) }))
                 .collect();
             tensor(to, &want.shape, data)
         }),
         (Wide::Integer(values), to) => with_integer!(to, S => {
-            let data: Vec<<S as Scalar>::Store> = values.iter().map(|v| S::narrow(*v)).collect();
+            let data: Vec<<S as Scalar>::Store> = values.iter().map(|v| S::encode(*v)).collect();
             tensor(to, &want.shape, data)
         }),
     }

@@ -175,12 +175,12 @@ fn accumulate<S: Scalar>(
     updates: &Tensor,
     want: &Want,
 ) -> Result<Tensor, EvalError> {
-    let mut out: Vec<S::Wide> = view::<S::Store>(x).iter().map(|v| S::wide(*v)).collect();
+    let mut out: Vec<S::Wide> = view::<S::Store>(x).iter().map(|v| S::decode(*v)).collect();
     let updates = view::<S::Store>(updates);
     for (to, from) in places {
-        out[to] = combine(out[to], S::wide(updates[from]));
+        out[to] = combine(out[to], S::decode(updates[from]));
     }
-    tensor(want.dtype, &want.shape, out.into_iter().map(S::narrow).collect::<Vec<_>>())
+    tensor(want.dtype, &want.shape, out.into_iter().map(S::encode).collect::<Vec<_>>())
 }
 
 /// (values, indices): sorted, equal ones by index; NaN is greater than every number.
@@ -197,7 +197,7 @@ pub(super) fn top_k(axis: usize, largest: bool, x: &Tensor, want: &[Want]) -> Re
             .par_iter()
             .map(|start| {
                 let mut order: Vec<usize> = (0..split.len).collect();
-                let at = |i: &usize| S::wide(data[start + i * split.inner]);
+                let at = |i: &usize| S::decode(data[start + i * split.inner]);
                 // Stable, so that equal elements keep their index order.
                 order.sort_by(|a, b| {
                     let ascending = nan_greatest(at(a), at(b));
@@ -224,7 +224,7 @@ pub(super) fn top_k(axis: usize, largest: bool, x: &Tensor, want: &[Want]) -> Re
     Ok(vec![picked, tensor(positions.dtype, &positions.shape, index)?])
 }
 
-fn nan_greatest<T: PartialOrd>(a: T, b: T) -> Ordering {
+fn nan_greatest<T: PartialOrd + Copy>(a: T, b: T) -> Ordering {
     let is_nan = |v: &T| v.partial_cmp(v).is_none();
     a.partial_cmp(&b).unwrap_or_else(|| is_nan(&a).cmp(&is_nan(&b)))
 }

@@ -33,7 +33,7 @@ use crate::dim::{Bindings, Dim};
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeId, Value};
 use crate::infer::infer;
-use crate::op::{Op, OpClass};
+use crate::op::Op;
 use crate::tensor::{Tensor, TensorType};
 use attention::Attention;
 use storage::Want;

@@ -46,8 +46,8 @@ pub(super) fn pool(
     with_integer!(x.dtype(), S => {
         let data = view::<<S as Scalar>::Store>(x);
         let fold = |plane: &[<S as Scalar>::Store], (inside, divisor): &(Vec<usize>, usize)| {
-            let values = inside.iter().map(|at| S::wide(plane[*at]));
-            S::narrow(match kind {
+            let values = inside.iter().map(|at| S::decode(plane[*at]));
+            S::encode(match kind {
                 PoolKind::Max => values.fold(low, i128::max),
                 PoolKind::Average => values.sum::<i128>().checked_div(*divisor as i128).unwrap_or(0),
             })
@@ -81,10 +81,10 @@ struct AxisWindow {
 impl AxisWindow {
     fn new(kernel: &[i64], window: &Window, input: &[usize], axis: usize, position: usize) -> AxisWindow {
         let size = input[axis] as i64;
-        let start = position as i64 * window.strides[axis] - window.pads_begin[axis];
-        let taps = (0..kernel[axis]).map(|tap| start + tap * window.dilations[axis]);
+        let start = (position as i64).saturating_mul(window.strides[axis]).saturating_sub(window.pads_begin[axis]);
+        let taps = (0..kernel[axis]).map(|tap| start.saturating_add(tap.saturating_mul(window.dilations[axis])));
         let inside = taps.clone().filter(|c| (0..size).contains(c)).map(|c| c as usize).collect();
-        let padded = taps.filter(|c| *c < size + window.pads_end[axis]).count();
+        let padded = taps.filter(|c| *c < size.saturating_add(window.pads_end[axis])).count();
         AxisWindow { inside, padded }
     }
 }

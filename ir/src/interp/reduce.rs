@@ -42,8 +42,8 @@ pub(super) fn reduce(op: ReduceOp, axes: &[usize], x: &Tensor, want: &Want) -> R
     with_integer!(x.dtype(), S => {
         let data = view::<<S as Scalar>::Store>(&rows);
         let fold = |i: usize| {
-            let row = data[i * length..(i + 1) * length].iter().map(|v| S::wide(*v));
-            S::narrow(integer_fold(op, row, length, limits))
+            let row = data[i * length..(i + 1) * length].iter().map(|v| S::decode(*v));
+            S::encode(integer_fold(op, row, length, limits))
         };
         tensor(want.dtype, &want.shape, (0..count).into_par_iter().map(fold).collect::<Vec<_>>())
     })
@@ -110,7 +110,7 @@ pub(super) fn arg_reduce(
     let data: Vec<i64> = with_scalar!(x.dtype(), S => {
         let data = view::<<S as Scalar>::Store>(x);
         let best = |start: &usize| {
-            let at = |i: usize| S::wide(data[start + i * split.inner]);
+            let at = |i: usize| S::decode(data[start + i * split.inner]);
             let mut best = 0;
             for i in 1..split.len {
                 if displaces(op, select_last, at(best), at(i)) {
@@ -125,7 +125,7 @@ pub(super) fn arg_reduce(
 }
 
 /// Whether a later `new` displaces the extreme so far.
-fn displaces<T: PartialOrd>(op: ArgOp, select_last: bool, best: T, new: T) -> bool {
+fn displaces<T: PartialOrd + Copy>(op: ArgOp, select_last: bool, best: T, new: T) -> bool {
     let is_nan = |v: &T| v.partial_cmp(v).is_none();
     match (is_nan(&best), is_nan(&new)) {
         (true, new_nan) => new_nan && select_last,
@@ -157,8 +157,8 @@ pub(super) fn cumsum(
     }
     with_integer!(x.dtype(), S => {
         let data = view::<<S as Scalar>::Store>(x);
-        let mut out = vec![S::narrow(0); data.len()];
-        scan(split, exclusive, reverse, 0i128, |acc, at| acc + S::wide(data[at]), |at, acc| out[at] = S::narrow(acc));
+        let mut out = vec![S::encode(0); data.len()];
+        scan(split, exclusive, reverse, 0i128, |acc, at| acc + S::decode(data[at]), |at, acc| out[at] = S::encode(acc));
         tensor(want.dtype, &want.shape, out)
     })
 }

@@ -11,7 +11,7 @@ use half::{bf16, f16};
 
 use super::error::EvalError;
 use crate::dtype::DType;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, round_to_odd};
 
 // `Tensor` is little-endian; reading it in place needs a little-endian machine.
 const _: () = assert!(cfg!(target_endian = "little"));
@@ -64,9 +64,9 @@ pub(super) fn tensor<T: Pod + Send + Sync>(dtype: DType, shape: &[usize], data: 
 pub(super) trait Scalar {
     type Store: Pod + Send + Sync + PartialEq;
     type Wide: Copy + PartialOrd + Send + Sync;
-    fn wide(stored: Self::Store) -> Self::Wide;
+    fn decode(stored: Self::Store) -> Self::Wide;
     /// Rounds once to nearest even (floats) or wraps (integers); bool is `!= 0`.
-    fn narrow(wide: Self::Wide) -> Self::Store;
+    fn encode(wide: Self::Wide) -> Self::Store;
 }
 
 macro_rules! integer_scalar {
@@ -74,10 +74,10 @@ macro_rules! integer_scalar {
         impl Scalar for $t {
             type Store = $t;
             type Wide = i128;
-            fn wide(stored: $t) -> i128 {
+            fn decode(stored: $t) -> i128 {
                 i128::from(stored)
             }
-            fn narrow(wide: i128) -> $t {
+            fn encode(wide: i128) -> $t {
                 wide as $t
             }
         }
@@ -88,10 +88,10 @@ integer_scalar!(u8, u16, u32, u64, i8, i16, i32, i64);
 impl Scalar for bool {
     type Store = u8;
     type Wide = i128;
-    fn wide(stored: u8) -> i128 {
+    fn decode(stored: u8) -> i128 {
         i128::from(stored != 0)
     }
-    fn narrow(wide: i128) -> u8 {
+    fn encode(wide: i128) -> u8 {
         u8::from(wide != 0)
     }
 }
@@ -99,10 +99,10 @@ impl Scalar for bool {
 impl Scalar for f16 {
     type Store = f16;
     type Wide = f64;
-    fn wide(stored: f16) -> f64 {
+    fn decode(stored: f16) -> f64 {
         stored.to_f64()
     }
-    fn narrow(wide: f64) -> f16 {
+    fn encode(wide: f64) -> f16 {
         f16::from_f32(round_to_odd(wide))
     }
 }
@@ -110,10 +110,10 @@ impl Scalar for f16 {
 impl Scalar for bf16 {
     type Store = bf16;
     type Wide = f64;
-    fn wide(stored: bf16) -> f64 {
+    fn decode(stored: bf16) -> f64 {
         stored.to_f64()
     }
-    fn narrow(wide: f64) -> bf16 {
+    fn encode(wide: f64) -> bf16 {
         bf16::from_f32(round_to_odd(wide))
     }
 }
@@ -121,10 +121,10 @@ impl Scalar for bf16 {
 impl Scalar for f32 {
     type Store = f32;
     type Wide = f64;
-    fn wide(stored: f32) -> f64 {
+    fn decode(stored: f32) -> f64 {
         f64::from(stored)
     }
-    fn narrow(wide: f64) -> f32 {
+    fn encode(wide: f64) -> f32 {
         wide as f32
     }
 }
@@ -132,25 +132,12 @@ impl Scalar for f32 {
 impl Scalar for f64 {
     type Store = f64;
     type Wide = f64;
-    fn wide(stored: f64) -> f64 {
+    fn decode(stored: f64) -> f64 {
         stored
     }
-    fn narrow(wide: f64) -> f64 {
+    fn encode(wide: f64) -> f64 {
         wide
     }
-}
-
-/// f64 to f32 with an inexact result forced odd: a second rounding, to a format with at most 22 bits, is then the
-/// rounding of the f64 (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
-pub(super) fn round_to_odd(wide: f64) -> f32 {
-    let near = wide as f32;
-    if !near.is_finite() || f64::from(near) == wide || near.to_bits() & 1 == 1 {
-        // An overflow to infinity is one in the narrower format too.
-        return near;
-    }
-    // The inexact value lies between `near` (even) and its odd neighbour toward the value.
-    let away = f64::from(near).abs() < wide.abs();
-    f32::from_bits(if near == 0.0 || away { near.to_bits() + 1 } else { near.to_bits() - 1 })
 }
 
 /// An integer as f64 with an inexact result forced odd (see [`round_to_odd`]).
@@ -161,16 +148,6 @@ pub(super) fn integer_to_odd(value: i128) -> f64 {
     let sticky = u128::from(kept << lost != magnitude);
     let wide = ((kept | sticky) << lost) as f64;
     if value < 0 { -wide } else { wide }
-}
-
-/// Runs `$body` with `$S` the [`Scalar`] of a dtype.
-macro_rules! with_scalar {
-    ($dtype:expr, $S:ident => $body:expr) => {
-        match $dtype {
-            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => with_float!($dtype, $S => $body),
-            _ => with_integer!($dtype, $S => $body),
-        }
-    };
 }
 
 /// Runs `$body` with `$S` the [`Scalar`] of a float dtype (f64 for what is not a float: callers ask floats only).
@@ -241,6 +218,17 @@ macro_rules! with_integer {
     };
 }
 
+/// Runs `$body` with `$S` the [`Scalar`] of a dtype.
+macro_rules! with_scalar {
+    ($dtype:expr, $S:ident => $body:expr) => {
+        if $dtype.is_float() {
+            $crate::interp::storage::with_float!($dtype, $S => $body)
+        } else {
+            $crate::interp::storage::with_integer!($dtype, $S => $body)
+        }
+    };
+}
+
 /// Runs `$body` with `$T` an unsigned type as wide as the dtype: for ops that move elements and never look at them.
 macro_rules! with_bits {
     ($dtype:expr, $T:ident => $body:expr) => {
@@ -291,7 +279,7 @@ pub(super) enum Wide {
 
 pub(super) fn widen(tensor: &Tensor) -> Wide {
     fn all<S: Scalar>(tensor: &Tensor) -> Vec<S::Wide> {
-        view::<S::Store>(tensor).iter().map(|v| S::wide(*v)).collect()
+        view::<S::Store>(tensor).iter().map(|v| S::decode(*v)).collect()
     }
     match tensor.dtype() {
         DType::F16 | DType::BF16 | DType::F32 | DType::F64 => {
@@ -314,7 +302,7 @@ pub(super) fn to_f64(tensor: &Tensor) -> Result<Tensor, EvalError> {
     match tensor.dtype() {
         DType::F16 | DType::BF16 | DType::F32 => {
             let data: Vec<f64> = with_float!(tensor.dtype(), S => {
-                view::<<S as Scalar>::Store>(tensor).iter().map(|v| S::wide(*v)).collect()
+                view::<<S as Scalar>::Store>(tensor).iter().map(|v| S::decode(*v)).collect()
             });
             self::tensor(DType::F64, tensor.shape(), data)
         }
@@ -337,7 +325,6 @@ pub(super) trait Real:
     const ONE: Self;
     const INFINITY: Self;
     const NEG_INFINITY: Self;
-    const NAN: Self;
     fn wide(self) -> f64;
     fn narrow(wide: f64) -> Self;
     /// Elements of any dtype in this type; in place when the dtype is this type.
@@ -368,7 +355,6 @@ macro_rules! real {
             const ONE: $t = 1.0;
             const INFINITY: $t = $t::INFINITY;
             const NEG_INFINITY: $t = $t::NEG_INFINITY;
-            const NAN: $t = $t::NAN;
             fn wide(self) -> f64 {
                 f64::from(self)
             }
@@ -389,7 +375,7 @@ macro_rules! real {
                     return tensor(want.dtype, &want.shape, data);
                 }
                 with_float!(want.dtype, S => {
-                    let rounded: Vec<<S as Scalar>::Store> = data.iter().map(|v| S::narrow(f64::from(*v))).collect();
+                    let rounded: Vec<<S as Scalar>::Store> = data.iter().map(|v| S::encode(f64::from(*v))).collect();
                     tensor(want.dtype, &want.shape, rounded)
                 })
             }
@@ -407,16 +393,16 @@ mod tests {
     fn halves_round_once() {
         // 1 + 2^-11 is the tie between 1 and 1 + 2^-10; the smallest excess must round up, in f64 as in f32.
         let tie = 1.0 + 2f64.powi(-11);
-        assert_eq!(f16::narrow(tie), f16::ONE);
-        assert_eq!(f16::narrow(tie + 2f64.powi(-40)).to_f64(), 1.0 + 2f64.powi(-10));
-        assert_eq!(f16::narrow(tie - 2f64.powi(-40)), f16::ONE);
-        assert_eq!(f16::narrow(65519.999).to_f64(), 65504.0);
-        assert_eq!(f16::narrow(65520.0), f16::INFINITY);
-        assert_eq!(bf16::narrow(1.0 + 2f64.powi(-8) + 2f64.powi(-45)).to_f64(), 1.0 + 2f64.powi(-7));
-        assert_eq!(f16::narrow(-1e-300).to_bits(), 0x8000);
-        assert_eq!(f16::narrow(2f64.powi(-25)).to_bits(), 0);
-        assert_eq!(f16::narrow(2f64.powi(-25) * (1.0 + 1e-12)).to_bits(), 1);
-        assert!(f16::narrow(f64::NAN).is_nan());
+        assert_eq!(f16::encode(tie), f16::ONE);
+        assert_eq!(f16::encode(tie + 2f64.powi(-40)).to_f64(), 1.0 + 2f64.powi(-10));
+        assert_eq!(f16::encode(tie - 2f64.powi(-40)), f16::ONE);
+        assert_eq!(f16::encode(65519.999).to_f64(), 65504.0);
+        assert_eq!(f16::encode(65520.0), f16::INFINITY);
+        assert_eq!(bf16::encode(1.0 + 2f64.powi(-8) + 2f64.powi(-45)).to_f64(), 1.0 + 2f64.powi(-7));
+        assert_eq!(f16::encode(-1e-300).to_bits(), 0x8000);
+        assert_eq!(f16::encode(2f64.powi(-25)).to_bits(), 0);
+        assert_eq!(f16::encode(2f64.powi(-25) * (1.0 + 1e-12)).to_bits(), 1);
+        assert!(f16::encode(f64::NAN).is_nan());
     }
 
     #[test]

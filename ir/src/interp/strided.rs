@@ -35,7 +35,7 @@ pub(super) struct Walk<const N: usize> {
 }
 
 impl<const N: usize> Walk<N> {
-    pub(super) fn new(shape: &[usize], strides: [Vec<isize>; N]) -> Walk<N> {
+    pub(super) fn new(shape: &[usize], strides: &[Vec<isize>; N]) -> Walk<N> {
         let mut walk = Walk { dims: Vec::new(), strides: std::array::from_fn(|_| Vec::new()) };
         for (axis, dim) in shape.iter().enumerate() {
             if *dim == 1 {
@@ -48,7 +48,7 @@ impl<const N: usize> Walk<N> {
             match walk.dims.last_mut() {
                 Some(last) if merges => {
                     *last *= dim;
-                    for (kept, new) in walk.strides.iter_mut().zip(&strides) {
+                    for (kept, new) in walk.strides.iter_mut().zip(strides) {
                         if let Some(stride) = kept.last_mut() {
                             *stride = new[axis];
                         }
@@ -56,7 +56,7 @@ impl<const N: usize> Walk<N> {
                 }
                 _ => {
                     walk.dims.push(*dim);
-                    for (kept, new) in walk.strides.iter_mut().zip(&strides) {
+                    for (kept, new) in walk.strides.iter_mut().zip(strides) {
                         kept.push(new[axis]);
                     }
                 }
@@ -129,7 +129,7 @@ impl<const N: usize> Walk<N> {
 
 /// A dense copy of `src` seen from `offset` under `strides`. Every element must lie inside `src`.
 pub(super) fn copy<T: Pod + Send + Sync>(src: &[T], offset: isize, shape: &[usize], strides: Vec<isize>) -> Vec<T> {
-    let walk = Walk::new(shape, [strides]);
+    let walk = Walk::new(shape, &[strides]);
     let [step] = walk.inner();
     walk.fill(|out, [base]| {
         let base = (base + offset) as usize;
@@ -162,7 +162,7 @@ pub(super) fn map2<A: Pod + Send + Sync, B: Pod + Send + Sync, U: Pod + Send + S
     (b, b_shape): (&[B], &[usize]),
     f: impl Fn(A, B) -> U + Sync,
 ) -> Vec<U> {
-    let walk = Walk::new(shape, [broadcast_strides(a_shape, shape), broadcast_strides(b_shape, shape)]);
+    let walk = Walk::new(shape, &[broadcast_strides(a_shape, shape), broadcast_strides(b_shape, shape)]);
     let [a_step, b_step] = walk.inner();
     walk.fill(|out, [a_base, b_base]| {
         let (a_base, b_base) = (a_base as usize, b_base as usize);
