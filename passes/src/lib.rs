@@ -31,6 +31,7 @@ mod matching;
 mod options;
 mod pipeline;
 pub mod raise;
+pub mod regions;
 pub mod registry;
 mod rules;
 pub mod simplify;

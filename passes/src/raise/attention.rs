@@ -9,11 +9,11 @@
 //! mask is claimed only where no row can be all -inf ([`mask::bounded_below`]) or the mask is truly a bool.
 
 use forge_ir::{
-    BinaryOp, CompareOp, Dim, Exactness, Graph, InferError, NodeId, Op, Patch, PatchBuilder, UnaryOp, Value,
+    BinaryOp, CompareOp, Dim, Exactness, Graph, InferError, NodeId, Op, Patch, PatchBuilder, TensorType, UnaryOp, Value,
 };
 
 use super::mask::{self, Mask};
-use crate::matching::{Matcher, number};
+use crate::matching::{Matcher, is_about, number};
 
 /// What `scale * q k^T + mask` is made of.
 struct Scores {
@@ -120,7 +120,14 @@ fn products(m: &mut Matcher<'_>, value: Value) -> Option<Scores> {
     let (q, q_scale) = unscaled(&mut Matcher::new(m.graph()), q);
     let (k, k_scale, k_transposed) = key(m.graph(), k, !trans_b);
     let scale = scale * q_scale * k_scale;
+    let scale = usual_scale(m.ty(q), scale);
     scale.is_finite().then_some(Scores { q, k, k_transposed, scale, mask: None })
+}
+
+/// `1/sqrt(D)` itself where the number is a rounding of it, so that equal attentions are equal however they were spelled.
+fn usual_scale(q: &TensorType, scale: f64) -> f64 {
+    let usual = q.shape.last().and_then(Dim::as_const).map(|depth| 1.0 / (depth as f64).sqrt());
+    usual.filter(|usual| is_about(scale, *usual, q.dtype)).unwrap_or(scale)
 }
 
 /// (x, c) of `x * c`, through several products and quotients; c is 1 if there are none.

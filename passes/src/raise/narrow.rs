@@ -3,7 +3,7 @@
 //! By the convention of the IR a float op on f16 or bf16 computes in f32 and rounds once, which is exactly what the
 //! casts say. (Intermediates inside a composite are never rounded to its dtype.)
 
-use forge_ir::{DType, Exactness, Graph, InferError, NodeId, Op, OpClass, Patch, Value};
+use forge_ir::{DType, Exactness, Graph, InferError, NodeId, OpClass, Patch, Value};
 
 use crate::matching::Matcher;
 
