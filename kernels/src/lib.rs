@@ -18,3 +18,4 @@ pub mod process;
 pub mod templates;
 pub mod validate;
 pub mod verdict;
+pub mod worker;

@@ -17,7 +17,7 @@ use forge_ir::{Graph, Tensor};
 
 use crate::verdict::{Evidence, Reason, Stage, Verdict};
 pub use compare::Policy;
-pub use inputs::Hint;
+pub use inputs::{Distribution, Hint};
 pub use suite::Suite;
 
 /// Something that computes the region.
@@ -71,6 +71,11 @@ pub struct Subject<'a> {
 pub struct ValidateOptions {
     /// Random cases per distribution.
     pub seeds: usize,
+    pub distributions: Vec<Distribution>,
+    /// Cases with NaN, infinities, zeros, full and empty masks.
+    pub specials: bool,
+    /// Seeds per distribution for which a forward error bound is computed: each costs several evaluations.
+    pub bound_seeds: u64,
     pub policy: Policy,
     /// For making the suite; cases beyond the floor stop here.
     pub prepare_seconds: f64,
@@ -89,6 +94,9 @@ impl Default for ValidateOptions {
     fn default() -> ValidateOptions {
         ValidateOptions {
             seeds: 8,
+            distributions: Distribution::ALL.to_vec(),
+            specials: true,
+            bound_seeds: 2,
             policy: Policy::Default,
             prepare_seconds: 20.0,
             repeat_seconds: 1.0,
@@ -101,6 +109,20 @@ impl Default for ValidateOptions {
 }
 
 impl ValidateOptions {
+    /// For a whole model, whose every evaluation is long: what only regions can be asked in full is asked in brief.
+    #[must_use]
+    pub fn whole_graph() -> ValidateOptions {
+        ValidateOptions {
+            seeds: 2,
+            distributions: vec![Distribution::Normal, Distribution::Sparse],
+            specials: false,
+            bound_seeds: 0,
+            prepare_seconds: 60.0,
+            repeats: 5,
+            ..ValidateOptions::default()
+        }
+    }
+
     fn how(&self) -> How {
         How { threads: self.threads.first().copied().unwrap_or(1), fill: 0x5a, checked: false }
     }
@@ -111,12 +133,12 @@ impl ValidateOptions {
 pub struct Refusal {
     pub stage: Stage,
     pub reason: Reason,
-    pub evidence: Evidence,
+    pub evidence: Box<Evidence>,
 }
 
 impl Refusal {
     fn new(stage: Stage, reason: Reason, summary: impl Into<String>) -> Refusal {
-        Refusal { stage, reason, evidence: Evidence { summary: summary.into(), ..Evidence::default() } }
+        Refusal { stage, reason, evidence: Box::new(Evidence { summary: summary.into(), ..Evidence::default() }) }
     }
 
     fn in_case(mut self, case: &str) -> Refusal {
@@ -127,7 +149,7 @@ impl Refusal {
 
 impl From<Refusal> for Verdict {
     fn from(refusal: Refusal) -> Verdict {
-        Verdict::Rejected { stage: refusal.stage, reason: refusal.reason, evidence: refusal.evidence }
+        Verdict::Rejected { stage: refusal.stage, reason: refusal.reason, evidence: *refusal.evidence }
     }
 }
 

@@ -74,7 +74,7 @@ fn kind_of(graph: &Graph, node: forge_ir::NodeId) -> Kind {
             forge_ir::ScatterReduce::Add | forge_ir::ScatterReduce::Mul => Kind::Rounded,
         },
         Op::TopK { .. } | Op::Compare(_) | Op::Cast { .. } | Op::ArgReduce { .. } => Kind::Exact,
-        Op::Unary(op) => match op {
+        Op::Unary(
             UnaryOp::Neg
             | UnaryOp::Abs
             | UnaryOp::Sign
@@ -84,9 +84,8 @@ fn kind_of(graph: &Graph, node: forge_ir::NodeId) -> Kind {
             | UnaryOp::Relu
             | UnaryOp::Not
             | UnaryOp::IsNan
-            | UnaryOp::IsInf => Kind::Exact,
-            _ => Kind::Rounded,
-        },
+            | UnaryOp::IsInf,
+        ) => Kind::Exact,
         Op::Binary(BinaryOp::Min | BinaryOp::Max | BinaryOp::Rem) => Kind::Exact,
         Op::Reduce { op: ReduceOp::Max | ReduceOp::Min, .. } | Op::Pool { kind: PoolKind::Max, .. } => Kind::Exact,
         Op::Resize { mode: ResizeMode::Nearest, .. } => Kind::Moved,

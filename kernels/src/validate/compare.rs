@@ -207,7 +207,7 @@ pub fn compare(
     Ok(report)
 }
 
-fn mismatch(spec: &OutputSpec, reason: Reason, what: String) -> Mismatch {
+fn mismatch(spec: &OutputSpec, reason: Reason, what: impl std::fmt::Display) -> Mismatch {
     Mismatch { reason, summary: format!("output '{}': {what}", spec.name) }
 }
 

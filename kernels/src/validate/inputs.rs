@@ -162,7 +162,8 @@ fn is_integer(graph: &Graph, value: Option<&Value>) -> bool {
 }
 
 /// How random floats are spread. Each exposes errors that the others hide.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Distribution {
     Normal,
     /// In (0, 1): sums grow, biased accumulation shows.
@@ -383,10 +384,10 @@ pub fn special(specs: &[InputSpec], special: Special, seed: u64) -> Vec<Tensor> 
         }
         match (special, spec.role) {
             (Special::NothingAdmitted, Role::Bool) => {
-                *tensor = Tensor::from_i64(DType::Bool, &spec.shape, &vec![0; count])
+                *tensor = Tensor::from_i64(DType::Bool, &spec.shape, &vec![0; count]);
             }
             (Special::EverythingAdmitted, Role::Bool) => {
-                *tensor = Tensor::from_i64(DType::Bool, &spec.shape, &vec![1; count])
+                *tensor = Tensor::from_i64(DType::Bool, &spec.shape, &vec![1; count]);
             }
             (Special::NothingAdmitted, Role::Integer { .. }) => *tensor = discrete(spec, &mut rng, true),
             (_, Role::Float { .. }) if !spec.weight => {

@@ -109,9 +109,9 @@ impl Mutant {
                         return None;
                     }
                     if *forward {
-                        bytes.rotate_left(size)
+                        bytes.rotate_left(size);
                     } else {
-                        bytes.rotate_right(size)
+                        bytes.rotate_right(size);
                     }
                     Some((*output, Tensor::new(tensor.dtype(), tensor.shape().to_vec(), bytes)?))
                 }
