@@ -4,5 +4,6 @@
 //! compiled kernels, the C ABI. What never lives here: search, ONNX, code generation, the IR. `unsafe` of the whole project is
 //! here (kernel calls, mapped files, the C ABI).
 
+pub mod mapped;
 pub mod plan;
 pub mod size;

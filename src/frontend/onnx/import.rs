@@ -238,24 +238,25 @@ impl<'m> Importer<'m> {
     /// The symbolic elements of an entry, read off its data on first use.
     pub(super) fn known(&mut self, id: EntryId) -> Option<Known> {
         if self.entries[id].known.is_none() {
-            let tensor = self.constant_if_small(id)?;
-            self.entries[id].known = Known::from_tensor(&tensor);
+            self.entries[id].known = Known::from_tensor(self.entries[id].tensor.as_ref()?);
         }
         self.entries[id].known.clone()
     }
 
-    fn constant_if_small(&self, id: EntryId) -> Option<Tensor> {
-        let entry = &self.entries[id];
-        let count = entry.ty.numel().as_const()?;
-        if usize::try_from(count).ok()? > super::shapes::MAX_TRACKED {
-            return None;
-        }
-        entry.tensor.clone()
+    /// As [`Importer::known`], also of what constants compute. For parameters, not for tracking.
+    pub(super) fn known_or_computed(&mut self, id: EntryId) -> Option<Known> {
+        self.known(id).or_else(|| Known::from_tensor(&self.constant(id)?))
     }
 
     /// The data of an entry, if they are known before the model runs.
     pub(super) fn constant(&mut self, id: EntryId) -> Option<Tensor> {
-        self.entries[id].constant()
+        let entry = &self.entries[id];
+        if let Some(tensor) = entry.constant() {
+            return Some(tensor);
+        }
+        let tensor = super::evaluate::evaluate(&self.graph, entry.value?)?;
+        self.entries[id].tensor = Some(tensor.clone());
+        Some(tensor)
     }
 
     /// Lowers a node list into the graph; what cannot be lowered becomes faults.

@@ -99,11 +99,6 @@ impl Call<'_, '_> {
         self.inputs.get(index).copied().flatten().ok_or_else(missing)
     }
 
-    fn entry(&self, index: usize) -> Option<&Entry> {
-        let id = self.inputs.get(index).copied().flatten()?;
-        self.importer.entries.get(id)
-    }
-
     /// A required input as a value of the graph.
     pub(super) fn input(&mut self, index: usize) -> Result<Value, Refusal> {
         let id = self.entry_id(index)?;
@@ -137,8 +132,8 @@ impl Call<'_, '_> {
 
     /// The elements of an integer parameter as dims.
     pub(super) fn dims(&mut self, index: usize, what: &str) -> Result<Vec<Dim>, Refusal> {
-        self.entry_id(index)?;
-        let known = self.known(index).ok_or_else(|| Refusal::data_dependent(what))?;
+        let id = self.entry_id(index)?;
+        let known = self.importer.known_or_computed(id).ok_or_else(|| Refusal::data_dependent(what))?;
         known.dims().ok_or_else(|| Refusal::invalid(format!("{what} is not of integers")))
     }
 

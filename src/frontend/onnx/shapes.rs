@@ -33,7 +33,8 @@ impl Element {
             let divisor = gcd(n.unsigned_abs(), den.unsigned_abs());
             let divisor = i64::try_from(divisor).ok()?.max(1);
             let den = den / divisor;
-            return (den <= MAX_DENOMINATOR).then(|| Element { num: Dim::from(n / divisor), den });
+            // A constant third is no binary float: leave it to float arithmetic.
+            return (den <= MAX_DENOMINATOR && den.count_ones() == 1).then(|| Element { num: Dim::from(n / divisor), den });
         }
         if let Some(exact) = num.div_exact(&Dim::from(den)) {
             return Some(Element::new(exact));
