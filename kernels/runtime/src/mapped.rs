@@ -1,4 +1,4 @@
-//! Files as memory: models and weights are read where they lie.
+//! Read-only memory maps.
 
 use std::fs::File;
 use std::io;
@@ -7,41 +7,40 @@ use std::path::Path;
 use bytes::Bytes;
 use memmap2::Mmap;
 
-/// Maps a file read-only; clones and slices of the result share the mapping. An empty file gives empty bytes.
+/// The bytes of a file, mapped read only; they stay valid while any clone or slice lives, also if the file is renamed or
+/// unlinked.
 ///
 /// # Errors
-/// If the file cannot be opened, is a directory, or cannot be mapped.
+/// The file can't be opened or mapped.
 pub fn map_file(path: &Path) -> io::Result<Bytes> {
     let file = File::open(path)?;
-    let metadata = file.metadata()?;
-    if metadata.is_dir() {
-        return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory"));
-    }
-    if metadata.len() == 0 {
-        // Mapping zero bytes is an error on some systems.
+    // An empty mapping is an error to the system.
+    if file.metadata()?.len() == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: the mapping is private and read-only, and `Bytes` owns it for as long as any slice lives. Another process
-    // that truncates the file meanwhile can make a later read fault, as for every mapped model file; forge-cc itself
-    // never writes to a file that it has mapped (outputs are written to a new file and renamed).
+    // SAFETY: the mapping is private and read only. Truncating the file under a running process is outside what a program
+    // can guard against (as for a shared library); plans and weights are replaced by rename, never edited in place.
     let map = unsafe { Mmap::map(&file)? };
     Ok(Bytes::from_owner(map))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::map_file;
+    use super::*;
 
     #[test]
-    fn maps_what_the_file_holds() {
-        let path = std::env::temp_dir().join(format!("forge-mapped-{}", std::process::id()));
-        std::fs::write(&path, b"weights").unwrap();
-        let bytes = map_file(&path).unwrap();
-        assert_eq!(&bytes[2..4], b"ig");
-        std::fs::write(&path, b"").unwrap();
-        assert!(map_file(&path).unwrap().is_empty());
-        std::fs::remove_file(&path).unwrap();
-        assert!(map_file(&path).is_err());
-        assert!(map_file(&std::env::temp_dir()).is_err());
+    fn maps_and_outlives_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), b"weights").unwrap();
+        let bytes = map_file(file.path()).unwrap();
+        file.close().unwrap();
+        assert_eq!(&bytes.slice(2..)[..], b"ights");
+    }
+
+    #[test]
+    fn an_empty_file_is_empty() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(map_file(file.path()).unwrap().is_empty());
+        assert!(map_file(Path::new("no/such/file")).is_err());
     }
 }
