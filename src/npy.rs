@@ -99,8 +99,7 @@ pub fn encode(tensor: &Tensor) -> Vec<u8> {
         [one] => format!("({one},)"),
         _ => format!("({})", dims.join(", ")),
     };
-    let mut header =
-        format!("{{'descr': '{}', 'fortran_order': False, 'shape': {shape}, }}", descr_of(tensor.dtype()));
+    let mut header = format!("{{'descr': '{}', 'fortran_order': False, 'shape': {shape}, }}", descr_of(tensor.dtype()));
     let unpadded = MAGIC.len() + 4 + header.len() + 1;
     header.push_str(&" ".repeat(unpadded.next_multiple_of(ALIGNMENT) - unpadded));
     header.push('\n');
@@ -232,14 +231,8 @@ mod tests {
             bytes.extend_from_slice(&[0; 16]);
             parse(&Bytes::from(bytes)).unwrap_err()
         };
-        assert_eq!(
-            text("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }"),
-            FormatError::FortranOrder
-        );
-        assert_eq!(
-            text("{'descr': '>f4', 'fortran_order': False, 'shape': (4,), }"),
-            FormatError::DType(">f4".into())
-        );
+        assert_eq!(text("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }"), FormatError::FortranOrder);
+        assert_eq!(text("{'descr': '>f4', 'fortran_order': False, 'shape': (4,), }"), FormatError::DType(">f4".into()));
         assert!(matches!(
             text("{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775807, 16), }"),
             FormatError::Size { .. }

@@ -10,6 +10,7 @@ mod sniff;
 
 use std::path::Path;
 
+use bytes::Bytes;
 pub use error::{Fault, ImportError};
 use forge_ir::{Bindings, Graph};
 pub use sniff::FileKind;
@@ -45,8 +46,16 @@ pub struct Assumption {
 /// If the file cannot be read, is of another kind, is damaged, or holds something that has no place in the IR; the
 /// last case lists every such thing at once.
 pub fn load(path: &Path, options: &Options) -> Result<Imported, ImportError> {
-    let bytes = forge_runtime::mapped::map_file(path)
-        .map_err(|source| ImportError::Read { path: path.to_owned(), source })?;
+    let bytes =
+        forge_runtime::mapped::map_file(path).map_err(|source| ImportError::Read { path: path.to_owned(), source })?;
+    load_bytes(path, bytes, options)
+}
+
+/// Reads a model from memory. `path` names it in errors, and external data are looked up beside it.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_bytes(path: &Path, bytes: Bytes, options: &Options) -> Result<Imported, ImportError> {
     match sniff::file_kind(&bytes) {
         FileKind::MaybeOnnx => onnx::import(path, bytes, options),
         found => Err(ImportError::Format { path: path.to_owned(), found }),

@@ -80,7 +80,9 @@ impl FileKind {
                 "load the weights into the PyTorch model they belong to, and export that: \
                  torch.onnx.export(model, args, \"model.onnx\", dynamo=True, opset_version=23)"
             }
-            _ => "export the model from PyTorch: torch.onnx.export(model, args, \"model.onnx\", dynamo=True, opset_version=23)",
+            _ => {
+                "export the model from PyTorch: torch.onnx.export(model, args, \"model.onnx\", dynamo=True, opset_version=23)"
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ const MAX_CONSTANT: usize = 64;
 /// Function calls within function bodies.
 const MAX_CALL_DEPTH: usize = 32;
 /// Nodes after inlining; a file of a few kilobytes can otherwise ask for any number of them.
-const MAX_NODES: usize = 1 << 20;
+const MAX_NODES: usize = 1 << 17;
 
 /// Opset version by domain; the standard domain is "".
 #[derive(Clone, Debug, Default)]
@@ -136,7 +136,7 @@ impl<'m> Importer<'m> {
     pub(super) fn add_value(&mut self, name: &str, value: Value) -> EntryId {
         let ty = self.graph.ty(value).clone();
         let name = name.to_owned();
-        self.add_entry(Entry { name, ty, value: Some(value), tensor: None, initializer: false, known: None })
+        self.add_entry(Entry { name, ty, value: Some(value), tensor: None, known: None })
     }
 
     /// Binds an initialiser. A bad one is a fault and its name is poisoned.
@@ -149,7 +149,7 @@ impl<'m> Importer<'m> {
                     let unique = self.unique_weight_name(&name);
                     self.graph.add_leaf(Op::Weight { name: unique, data: None }, ty.clone())
                 });
-                let entry = Entry { name, ty, value, tensor: contents.tensor, initializer: true, known: None };
+                let entry = Entry { name, ty, value, tensor: contents.tensor, known: None };
                 let id = self.add_entry(entry);
                 scope.bind(&proto.name, id);
             }
@@ -277,18 +277,23 @@ impl<'m> Importer<'m> {
         }
         for (index, name) in order.undefined {
             self.faults.push(Fault::Graph {
-                message: format!("{}: its input '{name}' is not defined anywhere", describe(&nodes[index], index, prefix)),
+                message: format!(
+                    "{}: its input '{name}' is not defined anywhere",
+                    describe(&nodes[index], index, prefix)
+                ),
                 help: "the model is incomplete: export it again, or add the missing node, input or initialiser".into(),
             });
             broken.insert(index);
         }
         if let Some(first) = order.cyclic.first() {
-            let names: Vec<String> =
-                order.cyclic.iter().take(4).map(|i| describe(&nodes[*i], *i, prefix)).collect();
+            let names: Vec<String> = order.cyclic.iter().take(4).map(|i| describe(&nodes[*i], *i, prefix)).collect();
             let more = if order.cyclic.len() > names.len() { ", .." } else { "" };
             self.faults.push(Fault::Graph {
                 message: format!("the graph has a cycle: {}{more} depend on themselves", names.join(", ")),
-                help: format!("an ONNX graph has no cycles: check what feeds {}", describe(&nodes[*first], *first, prefix)),
+                help: format!(
+                    "an ONNX graph has no cycles: check what feeds {}",
+                    describe(&nodes[*first], *first, prefix)
+                ),
             });
             for index in order.cyclic {
                 for name in &nodes[index].output {
@@ -327,7 +332,8 @@ impl<'m> Importer<'m> {
             Refusal::DataDependent { what } => self.faults.push(Fault::DataDependent { node, what }),
             Refusal::Operator { operator, detail, help } => {
                 // One line an operator: a model of a thousand unknown nodes is one fact.
-                let seen = self.faults.iter().any(|f| matches!(f, Fault::Operator { operator: o, .. } if *o == operator));
+                let seen =
+                    self.faults.iter().any(|f| matches!(f, Fault::Operator { operator: o, .. } if *o == operator));
                 if !seen {
                     self.faults.push(Fault::Operator { node, operator, detail, help });
                 }
@@ -408,7 +414,10 @@ impl<'m> Importer<'m> {
         prefix: &Loc,
     ) -> Result<Vec<Option<EntryId>>, Refusal> {
         if self.calls.contains(&key) || self.calls.len() >= MAX_CALL_DEPTH {
-            return Err(Refusal::invalid(format!("function '{}' calls itself, directly or through others", function.name)));
+            return Err(Refusal::invalid(format!(
+                "function '{}' calls itself, directly or through others",
+                function.name
+            )));
         }
         if inputs.len() > function.input.len() || node.output.len() > function.output.len() {
             return Err(Refusal::invalid(format!(
@@ -458,7 +467,10 @@ impl<'m> Importer<'m> {
             results.push(match scope.lookup(name) {
                 Ok(Some(id)) => Some(id),
                 Ok(None) => {
-                    return Err(Refusal::invalid(format!("function '{}' does not define its output '{name}'", function.name)));
+                    return Err(Refusal::invalid(format!(
+                        "function '{}' does not define its output '{name}'",
+                        function.name
+                    )));
                 }
                 Err(()) => None,
             });

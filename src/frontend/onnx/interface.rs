@@ -13,7 +13,11 @@ const MAX_DIM: i64 = 1 << 40;
 const RESERVED: [&str; 4] = ["floordiv", "mod", "max", "min"];
 
 /// Types of the inputs, in order; `None` where a fault was recorded.
-pub(super) fn inputs(inputs: &[&ValueInfoProto], bindings: &Bindings, faults: &mut Vec<Fault>) -> Vec<Option<TensorType>> {
+pub(super) fn inputs(
+    inputs: &[&ValueInfoProto],
+    bindings: &Bindings,
+    faults: &mut Vec<Fault>,
+) -> Vec<Option<TensorType>> {
     let mut symbols = Symbols::default();
     let tensors: Vec<Option<&TensorTypeProto>> = inputs
         .iter()
@@ -222,10 +226,9 @@ fn resolve(
                     ));
                 }
             }
-            (None, None) => faults.push(fault(
-                format!("this dim is computed: {dim}"),
-                "bind the symbols in it instead".into(),
-            )),
+            (None, None) => {
+                faults.push(fault(format!("this dim is computed: {dim}"), "bind the symbols in it instead".into()))
+            }
         }
     }
     resolved

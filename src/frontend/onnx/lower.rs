@@ -63,8 +63,6 @@ pub(super) struct Entry {
     pub(super) value: Option<Value>,
     /// Constant data.
     pub(super) tensor: Option<Tensor>,
-    /// The value is a named parameter of the model.
-    pub(super) initializer: bool,
     /// Symbolic elements.
     pub(super) known: Option<Known>,
 }
@@ -226,7 +224,7 @@ impl Call<'_, '_> {
     pub(super) fn output(&mut self, index: usize, value: Value) -> Lowered {
         let ty = self.importer.graph.ty(value).clone();
         let name = self.output_name(index);
-        let entry = Entry { name, ty, value: Some(value), tensor: None, initializer: false, known: None };
+        let entry = Entry { name, ty, value: Some(value), tensor: None, known: None };
         let id = self.importer.add_entry(entry);
         self.set_result(index, id);
         Ok(())
@@ -243,7 +241,7 @@ impl Call<'_, '_> {
         let ty = TensorType::new(known.dtype, known.shape.iter().map(|d| Dim::from(*d)).collect());
         let name = self.output_name(index);
         let tensor = known.to_tensor();
-        let entry = Entry { name, ty, value: None, tensor, initializer: false, known: Some(known) };
+        let entry = Entry { name, ty, value: None, tensor, known: Some(known) };
         let id = self.importer.add_entry(entry);
         self.set_result(index, id);
         Ok(())
@@ -252,8 +250,7 @@ impl Call<'_, '_> {
     /// Sets an output to constant data.
     pub(super) fn output_tensor(&mut self, index: usize, tensor: Tensor) -> Lowered {
         let name = self.output_name(index);
-        let entry =
-            Entry { name, ty: tensor.ty(), value: None, tensor: Some(tensor), initializer: false, known: None };
+        let entry = Entry { name, ty: tensor.ty(), value: None, tensor: Some(tensor), known: None };
         let id = self.importer.add_entry(entry);
         self.set_result(index, id);
         Ok(())

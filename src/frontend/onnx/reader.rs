@@ -16,8 +16,9 @@ use crate::frontend::{Fault, FileKind, ImportError, Imported, Options};
 
 /// Decodes and imports a model. `path` is where external data are looked up, and what errors name.
 pub(crate) fn import(path: &Path, bytes: Bytes, options: &Options) -> Result<Imported, ImportError> {
-    let model = ModelProto::decode(bytes).map_err(|error| {
-        ImportError::Damaged { path: path.to_owned(), detail: format!("it ends early or its bytes do not decode ({error})") }
+    let model = ModelProto::decode(bytes).map_err(|error| ImportError::Damaged {
+        path: path.to_owned(),
+        detail: format!("it ends early or its bytes do not decode ({error})"),
     })?;
     let Some(graph) = &model.graph else {
         return Err(ImportError::Format { path: path.to_owned(), found: FileKind::MaybeOnnx });
@@ -108,7 +109,10 @@ fn build(
     let graph = match without_dead_nodes(&importer.graph) {
         Ok(graph) => graph,
         Err(error) => {
-            faults.push(Fault::Graph { message: error.to_string(), help: "report this model: the graph was typed before".into() });
+            faults.push(Fault::Graph {
+                message: error.to_string(),
+                help: "report this model: the graph was typed before".into(),
+            });
             importer.graph
         }
     };

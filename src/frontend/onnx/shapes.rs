@@ -34,7 +34,8 @@ impl Element {
             let divisor = i64::try_from(divisor).ok()?.max(1);
             let den = den / divisor;
             // A constant third is no binary float: leave it to float arithmetic.
-            return (den <= MAX_DENOMINATOR && den.count_ones() == 1).then(|| Element { num: Dim::from(n / divisor), den });
+            return (den <= MAX_DENOMINATOR && den.count_ones() == 1)
+                .then(|| Element { num: Dim::from(n / divisor), den });
         }
         if let Some(exact) = num.div_exact(&Dim::from(den)) {
             return Some(Element::new(exact));
@@ -230,10 +231,6 @@ impl Known {
 
     pub(super) fn consts(&self) -> Option<Vec<i64>> {
         self.elements.iter().map(Element::as_const).collect()
-    }
-
-    pub(super) fn is_symbolic(&self) -> bool {
-        self.elements.iter().any(|e| e.num.as_const().is_none())
     }
 
     pub(super) fn reshaped(&self, shape: &[usize]) -> Option<Known> {

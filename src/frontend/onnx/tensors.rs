@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use bytes::Bytes;
-use forge_ir::{DType, Element, Tensor};
+use forge_ir::{DType, Tensor, tensor::Element};
 
 use super::proto::{TensorProto, data_type};
 use crate::frontend::Fault;
@@ -101,7 +101,8 @@ impl TensorReader {
         };
         let number = |key: &str| -> Result<Option<usize>, Fault> {
             let Some(text) = entry(key) else { return Ok(None) };
-            let parsed = text.parse().map_err(|_| fault(format!("external data: {key} '{text}' is no number"), DAMAGED));
+            let parsed =
+                text.parse().map_err(|_| fault(format!("external data: {key} '{text}' is no number"), DAMAGED));
             parsed.map(Some)
         };
         let offset = number("offset")?.unwrap_or(0);

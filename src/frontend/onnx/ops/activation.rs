@@ -118,8 +118,7 @@ pub(super) fn shrink(call: &mut Call<'_, '_>) -> Lowered {
     let dtype = call.dtype(x);
     let below = call.compare_scalar(CompareOp::Lt, x, -lambda)?;
     let above = call.compare_scalar(CompareOp::Gt, x, lambda)?;
-    let (raised, lowered) =
-        (call.with_scalar(BinaryOp::Add, x, bias)?, call.with_scalar(BinaryOp::Sub, x, bias)?);
+    let (raised, lowered) = (call.with_scalar(BinaryOp::Add, x, bias)?, call.with_scalar(BinaryOp::Sub, x, bias)?);
     let zero = call.scalar(0.0, dtype);
     let upper = call.select(above, lowered, zero)?;
     let y = call.select(below, raised, upper)?;

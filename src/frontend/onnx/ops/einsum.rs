@@ -27,15 +27,15 @@ pub(super) fn einsum(call: &mut Call<'_, '_>) -> Lowered {
     let mut terms = Vec::new();
     let mut ellipsis = 0;
     for (part, value) in parts.iter().zip(&operands) {
-        let (labels, hidden) = labels(part, call.rank(*value), &equation)?;
+        let (own, hidden) = labels(part, call.rank(*value), &equation)?;
         ellipsis = ellipsis.max(hidden);
-        terms.push(Term { value: *value, labels });
+        terms.push(Term { value: *value, labels: own });
     }
     let wanted = match right {
         Some(right) => {
             let letters = right.replace("...", "").chars().count();
             let rank = letters + if right.contains("...") { ellipsis } else { 0 };
-            self::labels(&right, rank, &equation)?.0
+            labels(&right, rank, &equation)?.0
         }
         None => implicit(&terms, ellipsis),
     };

@@ -40,7 +40,10 @@ pub(super) fn fused_matmul(call: &mut Call<'_, '_>) -> Lowered {
     let trans_a = call.attributes.flag("transA")?;
     let trans_b = call.attributes.flag("transB")?;
     if call.attributes.flag("transBatchA")? || call.attributes.flag("transBatchB")? {
-        return Err(Refusal::unsupported("transBatch is not supported", "export the model without ONNX Runtime's fusions"));
+        return Err(Refusal::unsupported(
+            "transBatch is not supported",
+            "export the model without ONNX Runtime's fusions",
+        ));
     }
     let (a, b) = (call.input(0)?, call.input(1)?);
     let mut y = call.emit(Op::MatMul { trans_a, trans_b }, &[a, b])?;
@@ -94,7 +97,10 @@ pub(super) fn dequantize_linear(call: &mut Call<'_, '_>) -> Lowered {
     call.attributes.ignore(&["output_dtype"]);
     let axis = call.attributes.int_or("axis", 1)?;
     if call.attributes.int_or("block_size", 0)? != 0 {
-        return Err(Refusal::unsupported("blocked quantisation is not supported", "dequantise the weights before export"));
+        return Err(Refusal::unsupported(
+            "blocked quantisation is not supported",
+            "dequantise the weights before export",
+        ));
     }
     let (x, scale, zero_point) = (call.input(0)?, call.input(1)?, call.optional(2)?);
     let (ty, dtype) = (call.ty(x), call.dtype(scale));

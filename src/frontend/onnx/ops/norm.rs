@@ -204,13 +204,8 @@ pub(super) fn local_response(call: &mut Call<'_, '_>) -> Lowered {
         pads_end: vec![size - 1 - (size - 1) / 2, 0],
         dilations: vec![1, 1],
     };
-    let pool = Op::Pool {
-        kind: PoolKind::Average,
-        kernel: vec![size, 1],
-        window,
-        ceil_mode: false,
-        count_include_pad: true,
-    };
+    let pool =
+        Op::Pool { kind: PoolKind::Average, kernel: vec![size, 1], window, ceil_mode: false, count_include_pad: true };
     let mean = call.emit(pool, &[rows])?;
     let mean = call.reshape(mean, shape.clone())?;
     let scaled = call.with_scalar(BinaryOp::Mul, mean, alpha)?;

@@ -128,7 +128,13 @@ fn cell(
 }
 
 /// `[B, H]` of an initial state, zeros if it is absent.
-fn initial(call: &mut Call<'_, '_>, index: usize, direction: usize, batch: &Dim, hidden: i64) -> Result<Value, Refusal> {
+fn initial(
+    call: &mut Call<'_, '_>,
+    index: usize,
+    direction: usize,
+    batch: &Dim,
+    hidden: i64,
+) -> Result<Value, Refusal> {
     let shape = vec![batch.clone(), Dim::from(hidden)];
     match call.optional(index)? {
         Some(state) => {

@@ -25,7 +25,11 @@ pub(in super::super) fn track(call: &mut Call<'_, '_>) -> Result<bool, Refusal> 
         "Reshape" => reshape(call, &x)?,
         "Flatten" if call.attributes.int_or("axis", 1)? == 0 => x.reshaped(&[1, x.elements.len()]),
         "Squeeze" => {
-            let axes = if call.version < 13 || call.known(1).is_some() || !call.has_input(1) { call.axes(13)? } else { return Ok(false) };
+            let axes = if call.version < 13 || call.known(1).is_some() || !call.has_input(1) {
+                call.axes(13)?
+            } else {
+                return Ok(false);
+            };
             constant_shape(&squeezed(&dims(&x), axes.as_deref())?).and_then(|shape| x.reshaped(&shape))
         }
         "Unsqueeze" => match call.version < 13 || call.known(1).is_some() {
@@ -114,10 +118,7 @@ fn gather(call: &mut Call<'_, '_>, x: &Known) -> Result<Option<Known>, Refusal> 
 }
 
 fn constant_ranges(ranges: &[Range]) -> Option<Vec<(i64, i64, usize)>> {
-    ranges
-        .iter()
-        .map(|r| Some((r.start.as_const()?, r.step, usize::try_from(r.size.as_const()?).ok()?)))
-        .collect()
+    ranges.iter().map(|r| Some((r.start.as_const()?, r.step, usize::try_from(r.size.as_const()?).ok()?))).collect()
 }
 
 fn slice(call: &mut Call<'_, '_>, x: &Known) -> Result<Option<Known>, Refusal> {
@@ -181,7 +182,11 @@ fn reduce(call: &mut Call<'_, '_>, x: &Known) -> Result<Option<Known>, Refusal> 
     };
     let since = if call.node.op_type == "ReduceSum" { 13 } else { 18 };
     let extreme_of_none = matches!(op, Pairwise::Max | Pairwise::Min) && x.elements.is_empty();
-    if x.dtype.is_float() || x.dtype == DType::Bool || extreme_of_none || call.attributes.flag("noop_with_empty_axes")? {
+    if x.dtype.is_float()
+        || x.dtype == DType::Bool
+        || extreme_of_none
+        || call.attributes.flag("noop_with_empty_axes")?
+    {
         return Ok(None);
     }
     if call.version >= since && call.has_input(1) && call.known(1).is_none() {

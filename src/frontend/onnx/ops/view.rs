@@ -1,6 +1,6 @@
 //! Operators that move elements without computing on them.
 
-use forge_ir::{DType, Dim, Op, Value};
+use forge_ir::{DType, Dim, Value};
 
 use super::super::lower::{Call, Lowered, Refusal, normalize_axes, normalize_axis};
 
@@ -254,7 +254,8 @@ fn block_size(call: &Call<'_, '_>) -> Result<i64, Refusal> {
 }
 
 fn image(call: &Call<'_, '_>, x: Value) -> Result<[Dim; 4], Refusal> {
-    <[Dim; 4]>::try_from(call.shape(x)).map_err(|s| Refusal::invalid(format!("its operand has {} axes, not 4", s.len())))
+    <[Dim; 4]>::try_from(call.shape(x))
+        .map_err(|s| Refusal::invalid(format!("its operand has {} axes, not 4", s.len())))
 }
 
 pub(super) fn depth_to_space(call: &mut Call<'_, '_>) -> Lowered {
@@ -264,14 +265,12 @@ pub(super) fn depth_to_space(call: &mut Call<'_, '_>) -> Lowered {
     let [n, c, h, w] = image(call, x)?;
     let depth = c.floor_div(&(block.clone() * block.clone()));
     let (apart, perm) = match mode.as_str() {
-        "DCR" => (
-            vec![n.clone(), block.clone(), block.clone(), depth.clone(), h.clone(), w.clone()],
-            vec![0, 3, 4, 1, 5, 2],
-        ),
-        "CRD" => (
-            vec![n.clone(), depth.clone(), block.clone(), block.clone(), h.clone(), w.clone()],
-            vec![0, 1, 4, 2, 5, 3],
-        ),
+        "DCR" => {
+            (vec![n.clone(), block.clone(), block.clone(), depth.clone(), h.clone(), w.clone()], vec![0, 3, 4, 1, 5, 2])
+        }
+        "CRD" => {
+            (vec![n.clone(), depth.clone(), block.clone(), block.clone(), h.clone(), w.clone()], vec![0, 1, 4, 2, 5, 3])
+        }
         other => return Err(Refusal::invalid(format!("mode '{other}' is neither DCR nor CRD"))),
     };
     let x = call.reshape(x, apart)?;
