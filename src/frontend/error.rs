@@ -32,9 +32,7 @@ pub enum Fault {
     #[error("{node}: {message}")]
     Node { node: String, message: String, help: String },
     /// A shape, axis or other parameter that only the data of a run would tell.
-    #[error(
-        "{node}: {what} depends on the data that flow through the model, so its shapes are not known before it runs"
-    )]
+    #[error("{node}: {what} must be known at import, not computed from the data that flow through the model")]
     DataDependent { node: String, what: String },
     /// An initialiser or constant whose data do not fit what the file says of it.
     #[error("tensor '{name}': {message}")]

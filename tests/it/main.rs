@@ -3,3 +3,4 @@
 mod onnx_bad_files;
 mod onnx_build;
 mod onnx_models;
+mod onnx_ops;

@@ -1,6 +1,6 @@
 //! Gathers, scatters, top-k, one-hot and triangles.
 
-use forge_ir::{BinaryOp, CompareOp, DType, Dim, Op, ScatterReduce, Value};
+use forge_ir::{BinaryOp, CompareOp, DType, Dim, Op, ScatterReduce, Tensor, Value};
 
 use super::super::lower::{Call, Lowered, Refusal, normalize_axis};
 
@@ -138,4 +138,17 @@ pub(super) fn trilu(call: &mut Call<'_, '_>) -> Lowered {
     let zero = call.scalar(0.0, dtype);
     let y = call.select(kept, x, zero)?;
     call.output(0, y)
+}
+
+/// The positions of the elements that are not 0, one row an axis; of a constant, since their number is a shape.
+pub(super) fn non_zero(call: &mut Call<'_, '_>) -> Lowered {
+    let tensor = call.constant(0)?.ok_or_else(|| Refusal::data_dependent("the number of its results"))?;
+    let shape = tensor.shape().to_vec();
+    let hits: Vec<usize> = tensor.to_f64().iter().enumerate().filter(|(_, v)| **v != 0.0).map(|(at, _)| at).collect();
+    let mut positions = Vec::with_capacity(hits.len() * shape.len());
+    for axis in 0..shape.len() {
+        let inner: usize = shape[axis + 1..].iter().product();
+        positions.extend(hits.iter().map(|flat| (flat / inner % shape[axis]) as i64));
+    }
+    call.output_tensor(0, Tensor::from_slice(&[shape.len(), hits.len()], &positions))
 }

@@ -100,7 +100,8 @@ pub static SUPPORTED: &[Supported] = &[
     op("CastLike", 15, elementwise::cast_like),
     op("Ceil", 7, |c| elementwise::unary(c, UnaryOp::Ceil)),
     op("Celu", 12, activation::celu),
-    op("Clip", 7, elementwise::clip),
+    noted("CenterCropPad", 18, "fixed sizes only", slice::center_crop_pad),
+    op("Clip", 6, elementwise::clip),
     op("Concat", 7, view::concat),
     noted("Constant", 7, "dense numbers only", constant::constant),
     op("ConstantOfShape", 9, constant::constant_of_shape),
@@ -134,6 +135,7 @@ pub static SUPPORTED: &[Supported] = &[
     op("GroupNormalization", 18, norm::group),
     op("HardSigmoid", 7, activation::hard_sigmoid),
     op("HardSwish", 14, activation::hard_swish),
+    op("Hardmax", 7, reduce::hardmax),
     op("Identity", 7, view::identity),
     noted("If", 7, "condition known at import", constant::if_),
     op("InstanceNormalization", 7, norm::instance),
@@ -148,6 +150,7 @@ pub static SUPPORTED: &[Supported] = &[
     op("Log", 7, |c| elementwise::unary(c, UnaryOp::Log)),
     op("LogSoftmax", 7, |c| reduce::softmax(c, true)),
     op("LpNormalization", 7, norm::lp),
+    op("LpPool", 7, window::lp_pool),
     op("MatMul", 7, contract::matmul),
     op("Max", 7, |c| elementwise::variadic(c, BinaryOp::Max)),
     noted("MaxPool", 7, "no Indices output", window::max_pool),
@@ -158,11 +161,12 @@ pub static SUPPORTED: &[Supported] = &[
     op("Mod", 10, elementwise::modulo),
     op("Mul", 7, |c| elementwise::binary(c, BinaryOp::Mul)),
     op("Neg", 7, |c| elementwise::unary(c, UnaryOp::Neg)),
+    noted("NonZero", 9, "of constants", index::non_zero),
     op("Not", 7, |c| elementwise::unary(c, UnaryOp::Not)),
     op("OneHot", 9, index::one_hot),
     op("Or", 7, |c| elementwise::binary(c, BinaryOp::Or)),
     op("PRelu", 7, activation::p_relu),
-    noted("Pad", 7, "no wrap mode", slice::pad),
+    op("Pad", 7, slice::pad),
     op("Pow", 7, elementwise::pow),
     op("RMSNormalization", 23, norm::rms),
     op("Range", 11, constant::range),
@@ -241,7 +245,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("Loop", CONTROL),
     ("Multinomial", RANDOM),
     ("NonMaxSuppression", "leave it out of the exported model, and apply it to the model's outputs"),
-    ("NonZero", DATA),
     ("RNN", RECURRENT),
     ("RandomNormal", RANDOM),
     ("RandomNormalLike", RANDOM),
@@ -325,7 +328,7 @@ mod tests {
     #[test]
     fn the_domain_decides() {
         assert!(matches!(resolve("", "Relu", 20), Resolution::Supported(_)));
-        for (domain, op, version) in [("my.ns", "Relu", 1), ("", "Relu", 6), ("", "Gelu", 19), ("", "NonZero", 20)] {
+        for (domain, op, version) in [("my.ns", "Relu", 1), ("", "Relu", 6), ("", "Gelu", 19), ("", "Unique", 20)] {
             assert!(matches!(resolve(domain, op, version), Resolution::Refused(_)), "{domain}::{op} {version}");
         }
     }

@@ -1,6 +1,6 @@
 //! Reductions, scans, and the softmax family.
 
-use forge_ir::{ArgOp, BinaryOp, DType, Dim, Op, ReduceOp, UnaryOp, Value};
+use forge_ir::{ArgOp, BinaryOp, CompareOp, DType, Dim, Op, ReduceOp, UnaryOp, Value};
 
 use super::super::lower::{Call, Lowered, Refusal, normalize_axes, normalize_axis};
 
@@ -125,29 +125,48 @@ pub(super) fn cum_sum(call: &mut Call<'_, '_>) -> Lowered {
     call.output(0, y)
 }
 
-/// Softmax or log-softmax. Until opset 12 the operand is flattened to two axes at `axis` (default 1) and the second one
-/// is normalised; from 13 on `axis` (default -1) is.
+/// 1 at the first maximum of each row and 0 elsewhere; rows as in [`softmax`].
+pub(super) fn hardmax(call: &mut Call<'_, '_>) -> Lowered {
+    let y = along_rows(call, |call, x, axis| {
+        let (ty, rank) = (call.ty(x), call.rank(x));
+        let op = Op::ArgReduce { op: ArgOp::Max, axis, keep_dims: true, select_last: false };
+        let best = call.emit(op, &[x])?;
+        let positions = call.emit(Op::Iota { len: ty.shape[axis].clone(), dtype: DType::I64 }, &[])?;
+        let mut along = vec![Dim::from(1); rank];
+        along[axis] = ty.shape[axis].clone();
+        let positions = call.reshape(positions, along)?;
+        let hit = call.compare(CompareOp::Eq, positions, best)?;
+        call.cast(hit, ty.dtype)
+    })?;
+    call.output(0, y)
+}
+
+/// Softmax or log-softmax.
 pub(super) fn softmax(call: &mut Call<'_, '_>, log: bool) -> Lowered {
+    let normalise = |axis| if log { Op::LogSoftmax { axis } } else { Op::Softmax { axis } };
+    let y = along_rows(call, |call, x, axis| call.emit(normalise(axis), &[x]))?;
+    call.output(0, y)
+}
+
+/// Applies `f(call, x, axis)` to the rows that the softmax family means. Until opset 12 the operand is flattened to two
+/// axes at `axis` (default 1) and the second one is a row; from 13 on `axis` (default -1) is.
+fn along_rows<'c, 'm>(
+    call: &mut Call<'c, 'm>,
+    f: impl FnOnce(&mut Call<'c, 'm>, Value, usize) -> Result<Value, Refusal>,
+) -> Result<Value, Refusal> {
     let flattens = call.version < 13;
     let axis = call.attributes.int_or("axis", if flattens { 1 } else { -1 })?;
     let x = call.input(0)?;
     let shape = call.shape(x);
-    let normalise = |axis| if log { Op::LogSoftmax { axis } } else { Op::Softmax { axis } };
-    let y = if flattens {
-        // `axis` may be the rank: then each element is a row of its own.
-        let rank = shape.len();
-        let axis = if usize::try_from(axis).is_ok_and(|a| a == rank) { rank } else { normalize_axis(axis, rank)? };
-        if axis + 1 == rank {
-            call.emit(normalise(axis), &[x])?
-        } else {
-            let flat = vec![Dim::product(&shape[..axis]), Dim::product(&shape[axis..])];
-            let matrix = call.reshape(x, flat)?;
-            let y = call.emit(normalise(1), &[matrix])?;
-            call.reshape(y, shape)?
-        }
-    } else {
-        let axis = normalize_axis(axis, shape.len())?;
-        call.emit(normalise(axis), &[x])?
-    };
-    call.output(0, y)
+    let rank = shape.len();
+    // Before 13 `axis` may be the rank: then each element is a row of its own.
+    let axis =
+        if flattens && usize::try_from(axis).is_ok_and(|a| a == rank) { rank } else { normalize_axis(axis, rank)? };
+    if !flattens || axis + 1 == rank {
+        return f(call, x, axis);
+    }
+    let flat = vec![Dim::product(&shape[..axis]), Dim::product(&shape[axis..])];
+    let matrix = call.reshape(x, flat)?;
+    let y = f(call, matrix, 1)?;
+    call.reshape(y, shape)
 }

@@ -153,11 +153,11 @@ pub(super) fn slice(call: &mut Call<'_, '_>) -> Lowered {
 
 pub(super) fn pad(call: &mut Call<'_, '_>) -> Lowered {
     let mode = call.attributes.string_or("mode", "constant")?;
-    let Some(mode) = PadMode::from_name(&mode) else {
-        return Err(Refusal::unsupported(
-            format!("mode '{mode}' is not supported"),
-            "use constant, reflect or edge padding, or a Concat of slices",
-        ));
+    let wraps = mode == "wrap";
+    let mode = match PadMode::from_name(&mode) {
+        Some(mode) => mode,
+        None if wraps => PadMode::Constant,
+        None => return Err(Refusal::invalid(format!("mode '{mode}' does not exist"))),
     };
     let x = call.input(0)?;
     let rank = call.rank(x);
@@ -190,7 +190,61 @@ pub(super) fn pad(call: &mut Call<'_, '_>) -> Lowered {
         before[*axis] = pads[i].clone();
         after[*axis] = pads[axes.len() + i].clone();
     }
-    let y = padded(call, x, mode, value, before, after)?;
+    let y = if wraps { wrapped(call, x, &before, &after)? } else { padded(call, x, mode, value, before, after)? };
+    call.output(0, y)
+}
+
+/// Each axis with its own end before it and its own start after it.
+fn wrapped(call: &mut Call<'_, '_>, mut x: Value, before: &[Dim], after: &[Dim]) -> Result<Value, Refusal> {
+    for (axis, (before, after)) in before.iter().zip(after).enumerate() {
+        let dim = call.shape(x)[axis].clone();
+        let mut parts = Vec::new();
+        for pad in [before, after] {
+            let fits = pad.as_const().zip(dim.as_const()).is_none_or(|(pad, dim)| (0..=dim).contains(&pad));
+            if !fits {
+                return Err(Refusal::unsupported(
+                    format!("a pad of {pad} wraps an axis of {dim} elements more than once, or crops it"),
+                    "pad in several steps",
+                ));
+            }
+            if pad.as_const().is_none() || dim.as_const().is_none() {
+                call.assume(format!("{pad} <= {dim}"));
+            }
+        }
+        if before.as_const() != Some(0) {
+            parts.push(call.slice_axis(x, axis, dim.clone() - before.clone(), before.clone())?);
+        }
+        parts.push(x);
+        if after.as_const() != Some(0) {
+            parts.push(call.slice_axis(x, axis, Dim::from(0), after.clone())?);
+        }
+        x = call.concat(&parts, axis)?;
+    }
+    Ok(x)
+}
+
+/// Each of `axes` cropped or padded with zeros to a size, evenly on both sides.
+pub(super) fn center_crop_pad(call: &mut Call<'_, '_>) -> Lowered {
+    let mut x = call.input(0)?;
+    let shape = call.shape(x);
+    let sizes = call.ints(1, "its target shape")?;
+    let axes = call.attributes.ints("axes")?.unwrap_or_else(|| (0..shape.len() as i64).collect());
+    if sizes.len() != axes.len() {
+        return Err(Refusal::invalid(format!("it has {} sizes for {} axes", sizes.len(), axes.len())));
+    }
+    let mut before = vec![Dim::from(0); shape.len()];
+    let mut after = before.clone();
+    for (axis, size) in axes.iter().zip(sizes) {
+        let axis = normalize_axis(*axis, shape.len())?;
+        let dim = super::super::lower::fixed(&shape[axis], "an axis that is cropped to its centre")?;
+        if size <= dim {
+            x = call.slice_axis(x, axis, Dim::from((dim - size) / 2), Dim::from(size))?;
+        } else {
+            before[axis] = Dim::from((size - dim) / 2);
+            after[axis] = Dim::from(size - dim - (size - dim) / 2);
+        }
+    }
+    let y = padded(call, x, PadMode::Constant, None, before, after)?;
     call.output(0, y)
 }
 

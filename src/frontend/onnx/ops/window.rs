@@ -1,6 +1,6 @@
 //! Pools, and the padding rules that they share with convolutions.
 
-use forge_ir::{Dim, Op, PoolKind, ReduceOp, Window};
+use forge_ir::{BinaryOp, Dim, Op, PoolKind, ReduceOp, UnaryOp, Value, Window};
 
 use super::super::lower::{Call, Lowered, Refusal};
 use super::contract::{explicit_pads, per_axis};
@@ -63,6 +63,24 @@ pub(super) fn same_pads(
     Ok((begin, end))
 }
 
+/// `(sum of |x|^p over the window) ^ (1/p)`: padding adds 0 to the sum, so that an average that counts it, times the
+/// window's size, is the sum.
+pub(super) fn lp_pool(call: &mut Call<'_, '_>) -> Lowered {
+    let p = call.attributes.int_or("p", 2)?;
+    if p < 1 {
+        return Err(Refusal::invalid(format!("p is {p}")));
+    }
+    let kernel = call.attributes.ints("kernel_shape")?.unwrap_or_default();
+    let size: f64 = kernel.iter().map(|k| *k as f64).product();
+    let x = call.input(0)?;
+    let magnitude = call.unary(UnaryOp::Abs, x)?;
+    let powers = call.with_scalar(BinaryOp::Pow, magnitude, p as f64)?;
+    let mean = pooled(call, powers, PoolKind::Average, true)?;
+    let sum = call.with_scalar(BinaryOp::Mul, mean, size)?;
+    let y = call.with_scalar(BinaryOp::Pow, sum, 1.0 / p as f64)?;
+    call.output(0, y)
+}
+
 pub(super) fn max_pool(call: &mut Call<'_, '_>) -> Lowered {
     // The order of indices, which are an output that we do not give.
     call.attributes.ignore(&["storage_order"]);
@@ -76,6 +94,12 @@ pub(super) fn average_pool(call: &mut Call<'_, '_>) -> Lowered {
 }
 
 fn pool(call: &mut Call<'_, '_>, kind: PoolKind, count_include_pad: bool) -> Lowered {
+    let x = call.input(0)?;
+    let y = pooled(call, x, kind, count_include_pad)?;
+    call.output(0, y)
+}
+
+fn pooled(call: &mut Call<'_, '_>, x: Value, kind: PoolKind, count_include_pad: bool) -> Result<Value, Refusal> {
     let kernel = call.attributes.ints("kernel_shape")?.ok_or_else(|| Refusal::invalid("kernel_shape is missing"))?;
     let axes = kernel.len();
     let kernel = if kernel.is_empty() { kernel } else { per_axis(call, "kernel_shape", axes, 1)? };
@@ -84,7 +108,6 @@ fn pool(call: &mut Call<'_, '_>, kind: PoolKind, count_include_pad: bool) -> Low
     let ceil_mode = call.attributes.flag("ceil_mode")?;
     let explicit = explicit_pads(call, axes)?;
     let auto_pad = auto_pad(call)?;
-    let x = call.input(0)?;
     let shape = call.shape(x);
     if shape.len() != axes + 2 {
         return Err(Refusal::invalid(format!("{} does not pool with a kernel of {axes} axes", call.ty(x))));
@@ -97,8 +120,7 @@ fn pool(call: &mut Call<'_, '_>, kind: PoolKind, count_include_pad: bool) -> Low
     // auto_pad fixes the number of positions; ceil_mode speaks of explicit pads.
     let ceil_mode = ceil_mode && auto_pad == AutoPad::NotSet;
     let window = Window { strides, pads_begin, pads_end, dilations };
-    let y = call.emit(Op::Pool { kind, kernel, window, ceil_mode, count_include_pad }, &[x])?;
-    call.output(0, y)
+    call.emit(Op::Pool { kind, kernel, window, ceil_mode, count_include_pad }, &[x])
 }
 
 /// A reduction of every spatial axis to 1.
