@@ -1,7 +1,9 @@
 //! The driver of forge-cc as a library: front ends, what a run leaves behind, and the second oracle.
 //!
-//! What lives here: reading models ([`frontend`]), `.npy` files ([`npy`]). What never lives here: shape rules and numerics
-//! (forge-ir), rewrites (forge-passes), kernels (forge-kernels). Start reading at [`frontend::load`].
+//! What lives here: reading models ([`frontend`]), `.npy` files ([`npy`]), what a run leaves behind ([`emit`]). What never
+//! lives here: shape rules and numerics (forge-ir), rewrites (forge-passes), kernels (forge-kernels). Start reading at
+//! [`frontend::load`].
 
+pub mod emit;
 pub mod frontend;
 pub mod npy;

@@ -1,5 +1,6 @@
-//! End-to-end tests of the forge-cc library and binary, one binary for all of them.
+//! End-to-end tests of the forge-cc library and binary; one binary, so that it links once.
 
+mod emit;
 mod onnx_bad_files;
 mod onnx_build;
 mod onnx_models;
