@@ -34,6 +34,19 @@ enum Atom {
     Min(Dim, Dim),
 }
 
+/// One step of [`Dim::fold`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DimStep<'a, T> {
+    Const(i64),
+    Symbol(&'a str),
+    Add(T, T),
+    Mul(T, T),
+    FloorDiv(T, T),
+    Mod(T, T),
+    Max(T, T),
+    Min(T, T),
+}
+
 impl From<i64> for Dim {
     fn from(value: i64) -> Dim {
         Dim(Repr::Const(value))
@@ -302,6 +315,53 @@ impl Dim {
             out.push_str(&factors.join("*"));
         }
         out
+    }
+
+    /// Computes the dim bottom-up in another domain: `step` sees constants and symbols first, then their combinations.
+    pub fn fold<T>(&self, step: &mut dyn FnMut(DimStep<'_, T>) -> T) -> T {
+        let terms = match &self.0 {
+            Repr::Const(c) => return step(DimStep::Const(*c)),
+            Repr::Poly(terms) => terms,
+        };
+        let mut sum: Option<T> = None;
+        for (atoms, coeff) in terms.iter().rev() {
+            let mut product = (*coeff != 1 || atoms.is_empty()).then(|| step(DimStep::Const(*coeff)));
+            for atom in atoms {
+                let factor = match atom {
+                    Atom::Symbol(name) => step(DimStep::Symbol(name)),
+                    Atom::FloorDiv(a, b) => {
+                        let (a, b) = (a.fold(step), b.fold(step));
+                        step(DimStep::FloorDiv(a, b))
+                    }
+                    Atom::Mod(a, b) => {
+                        let (a, b) = (a.fold(step), b.fold(step));
+                        step(DimStep::Mod(a, b))
+                    }
+                    Atom::Max(a, b) => {
+                        let (a, b) = (a.fold(step), b.fold(step));
+                        step(DimStep::Max(a, b))
+                    }
+                    Atom::Min(a, b) => {
+                        let (a, b) = (a.fold(step), b.fold(step));
+                        step(DimStep::Min(a, b))
+                    }
+                };
+                product = Some(match product {
+                    Some(product) => step(DimStep::Mul(product, factor)),
+                    None => factor,
+                });
+            }
+            if let Some(term) = product {
+                sum = Some(match sum {
+                    Some(sum) => step(DimStep::Add(sum, term)),
+                    None => term,
+                });
+            }
+        }
+        match sum {
+            Some(sum) => sum,
+            None => step(DimStep::Const(0)),
+        }
     }
 
     fn atom(atom: Atom) -> Dim {
@@ -587,5 +647,22 @@ mod tests {
         assert_eq!(bound("max(N, 7)"), Some(7));
         assert_eq!(bound("5 - min(N, 3)"), Some(2));
         assert_eq!(bound("-2"), Some(-2));
+    }
+
+    #[test]
+    fn folds_bottom_up() {
+        let dim = Dim::parse("3*N + floordiv(N*M + 1, 2) - 4").unwrap();
+        let bindings = Bindings::from([("N".into(), 5), ("M".into(), 2)]);
+        let value = dim.fold(&mut |step| match step {
+            DimStep::Const(c) => c,
+            DimStep::Symbol(name) => bindings[name],
+            DimStep::Add(a, b) => a + b,
+            DimStep::Mul(a, b) => a * b,
+            DimStep::FloorDiv(a, b) => a.div_euclid(b),
+            DimStep::Mod(a, b) => a.rem_euclid(b),
+            DimStep::Max(a, b) => a.max(b),
+            DimStep::Min(a, b) => a.min(b),
+        });
+        assert_eq!(Some(value), dim.eval(&bindings));
     }
 }
