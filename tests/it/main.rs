@@ -5,3 +5,5 @@ mod onnx_bad_files;
 mod onnx_build;
 mod onnx_models;
 mod onnx_ops;
+mod onnx_written;
+mod python;

@@ -2,27 +2,13 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use forge_cc::frontend::{Options, load};
 use forge_cc::npy;
 use forge_ir::Tensor;
 use forge_ir::interp::{Mode, run};
 
-/// Runs `tests/python/SCRIPT DIR` with the Python that `FORGE_PYTHON` names.
-fn generate(script: &str, directory: &Path) {
-    let python = std::env::var("FORGE_PYTHON").unwrap_or_else(|_| "python3".into());
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");
-    let output = Command::new(&python).arg(scripts.join(script)).arg(directory).output();
-    let output = output.unwrap_or_else(|e| panic!("cannot start '{python}': {e}; set FORGE_PYTHON to a Python 3.10+"));
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{script} failed under '{python}' (this test needs Python with onnx and onnxruntime: install them with\n  \
-         {python} -m pip install -r {}\nor set FORGE_PYTHON to a Python that has them):\n{stderr}",
-        scripts.join("requirements.txt").display()
-    );
-}
+use crate::python::script;
 
 fn arrays(folder: &Path, prefix: &str) -> Vec<Tensor> {
     let paths = (0..).map(|i| folder.join(format!("{prefix}_{i}.npy"))).take_while(|p| p.exists());
@@ -81,7 +67,7 @@ fn directory(name: &str) -> (PathBuf, Option<tempfile::TempDir>) {
 #[test]
 fn operators_agree_with_onnx_runtime() {
     let (folder, _guard) = directory("op_cases");
-    generate("op_cases.py", &folder);
+    script("op_cases.py", &folder);
     let names = cases(&folder);
     assert!(names.len() > 100, "only {} cases", names.len());
     let mut report = String::new();
@@ -103,7 +89,7 @@ const DIFFERENT: [&str; 2] =
 #[test]
 fn node_tests_of_the_standard() {
     let (folder, _guard) = directory("node_cases");
-    generate("node_cases.py", &folder);
+    script("node_cases.py", &folder);
     let names = cases(&folder);
     assert!(names.len() > 1000, "only {} cases", names.len());
     let (mut refused, mut wrong) = (String::new(), String::new());
