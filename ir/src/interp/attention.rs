@@ -21,7 +21,8 @@ pub(super) struct Attention {
 
 impl Attention {
     /// Scores, softmax and the product with v run in f32 (f64 for f64) and are rounded once. A key that is not admitted has
-    /// score -inf, so it takes part with weight 0; a row that admits no key is 0 or NaN, whatever v holds.
+    /// score -inf, so it takes part with weight 0; a row that admits no key is 0 or NaN, whatever
+    /// v holds.
     pub(super) fn eval(self, operands: &[Tensor], want: &Want) -> Result<Tensor, EvalError> {
         let [q, k, v, mask @ ..] = operands else {
             return Err(EvalError::unsupported("attention", "takes q, k, v and an optional mask"));
@@ -75,7 +76,8 @@ impl Attention {
                 }
                 let values = Matrix::dense(&v, shared * keys * value_depth, value_depth);
                 gemm(rows, value_depth, keys, Matrix::dense(&scores, 0, keys), values, out);
-                let empty = if self.masked_rows_zero { C::default() } else { C::NAN };
+                // Without any keys the product is an empty sum.
+                let empty = if self.masked_rows_zero || keys == 0 { C::default() } else { C::NAN };
                 for (row, admitted) in out.chunks_mut(value_depth).zip(&admitted) {
                     if !admitted {
                         row.fill(empty);

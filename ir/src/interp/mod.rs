@@ -23,6 +23,8 @@ mod reduce;
 mod resize;
 mod storage;
 mod strided;
+#[cfg(test)]
+mod tests;
 mod view;
 
 pub use bind::bind_inputs;

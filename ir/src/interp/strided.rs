@@ -42,7 +42,7 @@ impl<const N: usize> Walk<N> {
                 continue;
             }
             let merges =
-                walk.strides.iter().zip(&strides).all(|(kept, new)| {
+                walk.strides.iter().zip(strides).all(|(kept, new)| {
                     kept.last().is_some_and(|last| *last == new[axis].saturating_mul(*dim as isize))
                 });
             match walk.dims.last_mut() {
