@@ -1,10 +1,9 @@
 //! Attention and rotary embedding, computed directly.
 
-use rayon::prelude::*;
-
 use super::error::EvalError;
 use super::gemm::{Matrix, gemm};
 use super::normalize::softmax_row;
+use super::parallel::for_each_chunk;
 use super::storage::{Real, Want, view, with_real};
 use super::strided::{advance, broadcast_strides, dense_strides};
 use crate::dtype::DType;
@@ -46,7 +45,7 @@ impl Attention {
             let float_mask = mask.as_ref().filter(|(mask, _)| mask.dtype() != DType::Bool);
             let float_mask = float_mask.map(|(mask, strides)| (C::load(mask), strides));
             let mut out = vec![C::default(); want.numel()];
-            out.par_chunks_mut(rows * value_depth).enumerate().for_each(|(task, out)| {
+            for_each_chunk(&mut out, rows * value_depth, &|task, out| {
                 let (b, h) = (task / heads, task % heads);
                 let shared = b * kv_heads + h / (heads / kv_heads);
                 let queries = Matrix::dense(&q, task * rows * depth, depth);

@@ -18,6 +18,7 @@ mod gemm;
 mod index;
 mod math;
 mod normalize;
+mod parallel;
 mod pool;
 mod reduce;
 mod resize;

@@ -4,12 +4,11 @@
 //! inside the input and divides by their number, or with `count_include_pad` by the number inside the padded input: what
 //! `ceil_mode` adds beyond the padding never counts. A window with nothing to count gives -inf (lowest) or NaN (0).
 
-use rayon::prelude::*;
-
 use super::elementwise::integer_range;
 use super::error::EvalError;
 use super::math;
-use super::storage::{Real, Scalar, Want, tensor, view, with_integer, with_real};
+use super::parallel::collect;
+use super::storage::{Real, Want, integers, store_integers, with_real};
 use super::strided::{advance, dense_strides};
 use crate::dtype::DType;
 use crate::op::{PoolKind, Window};
@@ -39,35 +38,32 @@ pub(super) fn pool(
                     inside.iter().fold(C::ZERO, |acc, at| acc + plane[*at]) / C::narrow(*divisor as f64)
                 }
             };
-            C::store(want, over_planes(&data, planes, plane, &windows, fold))
+            C::store(want, over_planes(&data, planes, plane, &windows, &fold))
         });
     }
     let (low, _) = integer_range(x.dtype());
-    with_integer!(x.dtype(), S => {
-        let data = view::<<S as Scalar>::Store>(x);
-        let fold = |plane: &[<S as Scalar>::Store], (inside, divisor): &(Vec<usize>, usize)| {
-            let values = inside.iter().map(|at| S::decode(plane[*at]));
-            S::encode(match kind {
-                PoolKind::Max => values.fold(low, i128::max),
-                PoolKind::Average => values.sum::<i128>().checked_div(*divisor as i128).unwrap_or(0),
-            })
-        };
-        tensor(want.dtype, &want.shape, over_planes(&data, planes, plane, &windows, fold))
-    })
+    let fold = |plane: &[i128], (inside, divisor): &(Vec<usize>, usize)| {
+        let values = inside.iter().map(|at| plane[*at]);
+        match kind {
+            PoolKind::Max => values.fold(low, i128::max),
+            PoolKind::Average => values.sum::<i128>().checked_div(*divisor as i128).unwrap_or(0),
+        }
+    };
+    store_integers(want, &over_planes(&integers(x), planes, plane, &windows, &fold))
 }
 
-fn over_planes<T: Sync + Copy, U: Send>(
+fn over_planes<T: Sync + Send + Copy + Default>(
     data: &[T],
     planes: usize,
     plane: usize,
     windows: &[(Vec<usize>, usize)],
-    fold: impl Fn(&[T], &(Vec<usize>, usize)) -> U + Sync,
-) -> Vec<U> {
-    let fold = &fold;
-    (0..planes)
-        .into_par_iter()
-        .flat_map_iter(|p| windows.iter().map(move |window| fold(&data[p * plane..(p + 1) * plane], window)))
-        .collect()
+    fold: &(dyn Fn(&[T], &(Vec<usize>, usize)) -> T + Sync),
+) -> Vec<T> {
+    let work = windows.first().map_or(1, |(inside, _)| inside.len());
+    collect(planes * windows.len(), work, &|i| {
+        let (p, window) = (i / windows.len(), &windows[i % windows.len()]);
+        fold(&data[p * plane..(p + 1) * plane], window)
+    })
 }
 
 /// One window along one axis.
