@@ -29,7 +29,8 @@ pub fn run(graph: &Graph, _: &Context) -> Result<Vec<Patch>, PassError> {
             .collect();
         let bucket = buckets.entry((op.name(), operands)).or_default();
         // Types are compared because leaves state them; attributes and data are part of the op.
-        let same = bucket.iter().copied().find(|n| graph.op(*n) == op && graph.node(*n).outputs == graph.node(node).outputs);
+        let same =
+            bucket.iter().copied().find(|n| graph.op(*n) == op && graph.node(*n).outputs == graph.node(node).outputs);
         let Some(same) = same else {
             bucket.push(node);
             continue;

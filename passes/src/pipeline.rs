@@ -98,7 +98,8 @@ impl<'a> Reader<'a> {
 
     fn word(&mut self, expected: &'static str) -> Result<&'a str, PipelineError> {
         self.skip_space();
-        let end = self.rest.find(|c: char| !(c.is_ascii_alphanumeric() || "_-.+".contains(c))).unwrap_or(self.rest.len());
+        let end =
+            self.rest.find(|c: char| !(c.is_ascii_alphanumeric() || "_-.+".contains(c))).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);
         if word.is_empty() {
             return Err(self.error(expected));

@@ -135,9 +135,9 @@ class ForgedModule(torch.nn.Module):
         """Inputs in order or by name; one tensor if the model has one output, else a tuple in the order
         of `output_names`."""
         tensors = self._tensors(args, kwargs)
-        call = self._call(tuple(tuple(tensor.shape) for tensor in tensors))
-        if call.refusal is not None:
-            self._fall_back(call.refusal)
+        call, refusal = self._call(tuple(tuple(tensor.shape) for tensor in tensors))
+        if refusal is not None:
+            self._fall_back(refusal)
         return call.run(tensors)
 
     def original(self, *args, **kwargs):
@@ -199,27 +199,19 @@ class ForgedModule(torch.nn.Module):
         return tensor
 
     def _call(self, shapes):
-        call = self._calls.get(shapes)
-        if call is None:
-            call = self._resolve(shapes)
-            if len(self._calls) >= REMEMBERED_SHAPES:
-                self._calls.clear()
-            self._calls[shapes] = call
-        return call
+        return _remembered(self._calls, shapes, self._resolve)
 
     def _resolve(self, shapes):
-        """Which plan takes these shapes."""
+        """A call of the plan that takes these shapes, and why it is not the forged one, if it is not."""
         refusal = _refusal(self._forged.inputs, shapes, self._symbols)
         if refusal is None:
             try:
-                return self._forged.prepare(shapes)
+                return self._forged.prepare(shapes), None
             except _ShapeError as error:
                 refusal = error.refusal
         if self.strict:
             raise GuardError(*refusal)
-        call = self._original.prepare(shapes)
-        call.refusal = refusal
-        return call
+        return self._original.prepare(shapes), refusal
 
     def _fall_back(self, refusal):
         what, expected, got = refusal
@@ -322,6 +314,7 @@ class _Plan:
         self._handle = None
         self._process = None
         self._lock = threading.Lock()
+        self._calls = {}
 
     def open(self):
         """The handle; opened on first use, and again in a process forked since, which has no pool threads."""
@@ -337,6 +330,9 @@ class _Plan:
 
     def prepare(self, shapes):
         """A call for these input shapes; _ShapeError if the plan does not take them."""
+        return _remembered(self._calls, shapes, self._prepare)
+
+    def _prepare(self, shapes):
         if refusal := _refusal(self.inputs, shapes, {}):
             raise _ShapeError(refusal)
         ranks = (ctypes.c_int32 * len(shapes))(*map(len, shapes))
@@ -364,8 +360,6 @@ class _Call:
         self.ranks = ranks
         self.dims = dims
         self.results = list(zip(result_shapes, plan.dtypes))
-        # Why the forged plan does not take these shapes, if it does not.
-        self.refusal = None
 
     def run(self, tensors):
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in self.results]
@@ -377,6 +371,16 @@ class _Call:
         if status != 0:
             raise ForgeError(f"{self.plan.file}: {runtime.error()}")
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _remembered(calls, shapes, make):
+    call = calls.get(shapes)
+    if call is None:
+        call = make(shapes)
+        if len(calls) >= REMEMBERED_SHAPES:
+            calls.clear()
+        calls[shapes] = call
+    return call
 
 
 def _close(library, handle, process):
@@ -591,12 +595,12 @@ def self_check(threads=None, repeats=15, seed=0, out=sys.stdout):
     print(f"{module.name}: target {module.manifest['target']}, {module.threads} threads", file=out)
     for port, tensor in zip(module._forged.inputs, inputs):
         print(f"  input {port['name']}: {port['dtype']}{list(tensor.shape)}", file=out)
-    times = {module.forward: [], module.original: []}
+    times = [(module.forward, []), (module.original, [])]
     agree = True
     with torch.inference_mode():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ForgeWarning)
-            results = [run(*inputs) for run in times]
+            results = [run(*inputs) for run, _ in times]
         forged, original = [r if isinstance(r, tuple) else (r,) for r in results]
         for port, a, b in zip(module._forged.outputs, forged, original):
             line, good = _compare(port, a, b)
@@ -605,13 +609,13 @@ def self_check(threads=None, repeats=15, seed=0, out=sys.stdout):
         if module.fallbacks:
             print(f"  the forged plan did not run: {', '.join(module.fallbacks)}", file=out)
             return False
-        # Interleaved, so that drifts of the machine hit both alike.
-        for _ in range(repeats):
-            for run, samples in times.items():
+        # Interleaved and in turns first, so that drifts of the machine hit both alike.
+        for repeat in range(repeats):
+            for run, samples in times if repeat % 2 else reversed(times):
                 start = time.perf_counter()
                 run(*inputs)
                 samples.append(time.perf_counter() - start)
-    fast, slow = (statistics.median(samples) * 1e3 for samples in times.values())
+    fast, slow = (statistics.median(samples) * 1e3 for _, samples in times)
     print(f"  original {slow:.3f} ms, forged {fast:.3f} ms: {slow / fast:.2f}x (median of {repeats})", file=out)
     return agree
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use forge_kernels::compile::{Compiler, FLAGS};
 use forge_runtime::plan::{Plan, Port};
 use forge_runtime::size::Size;
 use serde::{Deserialize, Serialize};
@@ -103,6 +104,18 @@ pub struct FileEntry {
     pub path: String,
     pub bytes: u64,
     pub blake3: String,
+}
+
+impl KernelBuild {
+    /// How `forge_kernels::compile` builds. The compiler's path is this machine's business; its usual name goes along.
+    #[must_use]
+    pub fn of(compiler: &Compiler) -> KernelBuild {
+        KernelBuild {
+            compiler: "c++".to_owned(),
+            compiler_version: compiler.version().to_owned(),
+            flags: FLAGS.iter().map(|flag| (*flag).to_owned()).collect(),
+        }
+    }
 }
 
 impl Manifest {

@@ -49,9 +49,7 @@ pub struct Output<'a> {
     pub forged: PlannedGraph<'a>,
     /// Unrewritten, its symbolic shapes kept: what runs outside the guards of `forged`.
     pub original: PlannedGraph<'a>,
-    /// Every tensor that either plan names; more does no harm.
-    pub weights: &'a [(String, Tensor)],
-    /// Every library that either plan names as a module.
+    /// Every library that either plan names as a module; one that both name may come twice.
     pub kernels: &'a [Kernel<'a>],
     pub kernel_build: KernelBuild,
     /// (file name, text) of what kernels include, for rebuilding them elsewhere.
@@ -76,6 +74,9 @@ pub struct PlannedGraph<'a> {
     pub graph: &'a Graph,
     /// Its modules are found among [`Output::kernels`] by the stem of their file name; folders don't matter.
     pub plan: &'a Plan,
+    /// Every tensor that the plan names, at least. Where both plans have one under the same name and the tensors differ,
+    /// that of the original is renamed.
+    pub weights: &'a BTreeMap<String, Tensor>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -171,12 +172,16 @@ pub fn emit(output: &Output<'_>, directory: &Path, force: bool) -> Result<Manife
 fn write_all(output: &Output<'_>, staging: &Staging) -> Result<Manifest, EmitError> {
     let mut folder = Folder { root: staging.root(), files: Vec::new() };
     let libraries = write_kernels(output, &mut folder)?;
-    let layout = WeightsLayout::new(output.weights)?;
-    let sizes = layout.sizes();
+    let (weights, renamed) = merged_weights(output.forged.weights, output.original.weights);
+    let layout = WeightsLayout::new(&weights)?;
     let mut id = blake3::Hasher::new();
-    for (file, planned) in [(FORGED_PLAN, output.forged), (ORIGINAL_PLAN, output.original)] {
-        check_weights(file, planned.plan, &sizes)?;
-        let plan = with_modules(file, planned.plan, &libraries)?;
+    for (file, planned, names) in
+        [(FORGED_PLAN, output.forged, &BTreeMap::new()), (ORIGINAL_PLAN, output.original, &renamed)]
+    {
+        check_weights(file, &planned)?;
+        let mut plan = planned.plan.clone();
+        place_modules(file, &mut plan, &libraries)?;
+        rename_weights(&mut plan, names);
         id.update(folder.write_json(file, &plan)?.as_bytes());
     }
     id.update(folder.write(WEIGHTS_FILE, |out| layout.write(out))?.as_bytes());
@@ -226,6 +231,7 @@ struct Library {
 /// Libraries by the stem of their name.
 fn write_kernels(output: &Output<'_>, folder: &mut Folder<'_>) -> Result<BTreeMap<String, Library>, EmitError> {
     let mut libraries = BTreeMap::new();
+    let mut seen = HashMap::new();
     for kernel in output.kernels {
         let refuse = |reason| EmitError::Kernel { path: kernel.library.to_owned(), reason };
         let stem = stem(kernel.library).ok_or_else(|| refuse("has a name that is no plain word"))?;
@@ -234,8 +240,11 @@ fn write_kernels(output: &Output<'_>, folder: &mut Folder<'_>) -> Result<BTreeMa
             source: format!("{KERNELS_FOLDER}/{stem}.cpp"),
             library: format!("{KERNELS_FOLDER}/{stem}.so"),
         };
-        if libraries.contains_key(stem) {
-            return Err(refuse("shares its name with another"));
+        if let Some((library, source)) = seen.insert(stem, (kernel.library, kernel.source)) {
+            if (library, source) != (kernel.library, kernel.source) {
+                return Err(refuse("shares its name with another"));
+            }
+            continue;
         }
         folder.write_text(&entry.source, kernel.source)?;
         let blake3 = folder.copy(&entry.library, kernel.library)?;
@@ -255,9 +264,8 @@ fn stem(path: &Path) -> Option<&str> {
     stem.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_').then_some(stem)
 }
 
-/// The plan with its modules where the output has them.
-fn with_modules(name: &'static str, plan: &Plan, libraries: &BTreeMap<String, Library>) -> Result<Plan, EmitError> {
-    let mut plan = plan.clone();
+/// Points the modules of a plan at where the output has them.
+fn place_modules(name: &'static str, plan: &mut Plan, libraries: &BTreeMap<String, Library>) -> Result<(), EmitError> {
     for module in &mut plan.modules {
         let known = stem(Path::new(&module.file)).and_then(|stem| libraries.get(stem));
         let Some(library) = known else {
@@ -270,14 +278,14 @@ fn with_modules(name: &'static str, plan: &Plan, libraries: &BTreeMap<String, Li
         module.file.clone_from(&library.entry.library);
         module.hash.clone_from(&library.blake3);
     }
-    Ok(plan)
+    Ok(())
 }
 
 /// Every weight of the plan must be there, as long as the plan takes it to be.
-fn check_weights(name: &'static str, plan: &Plan, sizes: &HashMap<&str, usize>) -> Result<(), EmitError> {
-    for buffer in &plan.buffers {
+fn check_weights(name: &'static str, planned: &PlannedGraph<'_>) -> Result<(), EmitError> {
+    for buffer in &planned.plan.buffers {
         let Storage::Weight { name: weight } = &buffer.storage else { continue };
-        let found = sizes.get(weight.as_str()).copied();
+        let found = planned.weights.get(weight).map(|tensor| tensor.bytes().len());
         let fits = found.is_some_and(|bytes| i64::try_from(bytes).ok() == buffer.bytes.as_const());
         if !fits {
             let expected = buffer.bytes.to_string();
@@ -285,6 +293,43 @@ fn check_weights(name: &'static str, plan: &Plan, sizes: &HashMap<&str, usize>) 
         }
     }
     Ok(())
+}
+
+/// The weights of both plans, and the new names of those of the original that a forged one has taken. Front ends name
+/// weights alike, but constants are numbered by each plan for itself.
+fn merged_weights(
+    forged: &BTreeMap<String, Tensor>,
+    original: &BTreeMap<String, Tensor>,
+) -> (Vec<(String, Tensor)>, BTreeMap<String, String>) {
+    let mut merged: Vec<(String, Tensor)> =
+        forged.iter().map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
+    let mut renamed = BTreeMap::new();
+    for (name, tensor) in original {
+        let kept = match forged.get(name) {
+            Some(same) if same == tensor => continue,
+            None => name.clone(),
+            Some(_) => {
+                let mut free = format!("original.{name}");
+                while forged.contains_key(&free) || original.contains_key(&free) {
+                    free.push('_');
+                }
+                renamed.insert(name.clone(), free.clone());
+                free
+            }
+        };
+        merged.push((kept, tensor.clone()));
+    }
+    (merged, renamed)
+}
+
+fn rename_weights(plan: &mut Plan, names: &BTreeMap<String, String>) {
+    for buffer in &mut plan.buffers {
+        if let Storage::Weight { name } = &mut buffer.storage
+            && let Some(renamed) = names.get(name)
+        {
+            name.clone_from(renamed);
+        }
+    }
 }
 
 /// Copies all files below `from`. With `link` they become the same files under a second name.

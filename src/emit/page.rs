@@ -11,6 +11,7 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .3rem .7rem; vertical-align: top; }
 th { border-bottom: 2px solid #c5ccd3; } td { border-bottom: 1px solid #e4e8ec; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.detail { white-space: pre-wrap; overflow-wrap: anywhere; }
 code { font-family: ui-monospace, monospace; font-size: .9em; overflow-wrap: anywhere; }
 .accepted { color: #0a6b3d; } .rejected { color: #a3261b; }
 @media (prefers-color-scheme: dark) {
@@ -118,7 +119,10 @@ fn write_kernels(out: &mut String, region: &RegionReport) -> fmt::Result {
             }
             Outcome::Rejected { stage, reason, detail } => {
                 let [stage, reason, detail] = [stage, reason, detail].map(|text| Escaped(text));
-                writeln!(out, "<td class=\"rejected\">rejected</td><td>{stage}: {reason}: {detail}</td></tr>")?;
+                writeln!(
+                    out,
+                    "<td class=\"rejected\">rejected</td><td class=\"detail\">{stage}: {reason}: {detail}</td></tr>"
+                )?;
             }
         }
     }

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
+use forge_kernels::measure::Measurement;
+use forge_kernels::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -87,6 +89,45 @@ pub struct Counts {
     pub used: usize,
     /// By reason.
     pub rejected: BTreeMap<String, usize>,
+}
+
+impl From<&Measurement> for Ratio {
+    fn from(measurement: &Measurement) -> Ratio {
+        Ratio { value: measurement.ratio, low: measurement.ci.0, high: measurement.ci.1 }
+    }
+}
+
+impl From<&Verdict> for Outcome {
+    /// An accepted kernel is not used until the caller says so.
+    fn from(verdict: &Verdict) -> Outcome {
+        match verdict {
+            Verdict::Accepted { timing, .. } => {
+                Outcome::Accepted { ratio: timing.into(), used: false, unused_because: None }
+            }
+            Verdict::Rejected { stage, reason, evidence } => {
+                let parts = [evidence.summary.as_str(), evidence.detail.as_str()];
+                let told: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+                let detail = if told.is_empty() { reason.message().to_owned() } else { told.join("\n") };
+                Outcome::Rejected { stage: stage.to_string(), reason: reason.code(), detail }
+            }
+        }
+    }
+}
+
+impl EndToEnd {
+    /// From a comparison of the two plans, the unrewritten one being the baseline.
+    #[must_use]
+    pub fn new(measurement: &Measurement, confidence: f64, sizes: BTreeMap<String, i64>) -> EndToEnd {
+        EndToEnd {
+            ratio: measurement.into(),
+            confidence,
+            original_ms: measurement.baseline_ns / 1e6,
+            forged_ms: measurement.candidate_ns / 1e6,
+            pairs: measurement.samples.len(),
+            threads: measurement.device.threads,
+            sizes,
+        }
+    }
 }
 
 impl fmt::Display for Ratio {
@@ -304,6 +345,19 @@ pub(crate) mod tests {
         total   0 found      0      0         0     0  -
         End to end: not measured.
         ");
+    }
+
+    #[test]
+    fn verdicts_become_outcomes() {
+        use forge_kernels::verdict::{Reason, Stage};
+        let verdict = Verdict::rejected(Stage::Compile, Reason::CompileFailed, "line 3");
+        let outcome = Outcome::from(&verdict);
+        let wanted = ("compilation".to_owned(), "compile_failed".to_owned(), "line 3".to_owned());
+        assert!(
+            matches!(outcome, Outcome::Rejected { stage, reason, detail } if (stage.clone(), reason.clone(), detail.clone()) == wanted)
+        );
+        let bare = Outcome::from(&Verdict::rejected(Stage::Run, Reason::Timeout, ""));
+        assert!(matches!(bare, Outcome::Rejected { detail, .. } if detail == Reason::Timeout.message()));
     }
 
     #[test]

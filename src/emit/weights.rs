@@ -89,11 +89,6 @@ impl<'a> WeightsLayout<'a> {
         self.weights.iter().find(|w| w.name == name).map(|w| (w.offset, w.tensor.bytes().len()))
     }
 
-    /// Bytes of a weight, by name.
-    pub(crate) fn sizes(&self) -> HashMap<&'a str, usize> {
-        self.weights.iter().map(|w| (w.name, w.tensor.bytes().len())).collect()
-    }
-
     /// Writes the file. Tensor data goes straight from where it lies to `out`.
     pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(&self.header)?;

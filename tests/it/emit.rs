@@ -12,9 +12,15 @@ use forge_cc::emit::manifest::{KernelBuild, Manifest, SymbolRange};
 use forge_cc::emit::report::{EndToEnd, KernelReport, Outcome, Ratio, RegionReport, Report};
 use forge_cc::emit::{EmitError, Kernel, Output, PlannedGraph, check_target, emit};
 use forge_ir::{BinaryOp, DType, Dim, Graph, Loc, Op, Tensor, TensorType};
+use forge_kernels::assemble::assemble;
+use forge_kernels::compile::{Cache, Compiler, LIBRARY};
+use forge_runtime::exec::{Executable, Options};
 use forge_runtime::plan::{Buffer, BufferId, KernelStep, Module, PLAN_VERSION, Plan, Port, Step, Storage};
 use forge_runtime::size::Size;
+use safetensors::SafeTensors;
 
+const SCALE: [f32; 4] = [1.0, 2.0, 3.0, 4.0];
+const BIAS: f32 = 0.5;
 const SOURCE: &str = "#include \"forge_cpu.hpp\"\nextern \"C\" void scale_add() {}\n";
 
 /// `y = x * scale + bias` over [batch, 4], with files for one kernel and the runtime.
@@ -22,7 +28,7 @@ struct Scene {
     folder: tempfile::TempDir,
     graph: Graph,
     plan: Plan,
-    weights: Vec<(String, Tensor)>,
+    weights: BTreeMap<String, Tensor>,
     report: Report,
     library: PathBuf,
     runtime: PathBuf,
@@ -35,10 +41,10 @@ impl Scene {
         fs::write(&library, b"kernel code").unwrap();
         let runtime = folder.path().join("libforge_runtime.so");
         fs::write(&runtime, b"runtime code").unwrap();
-        let weights = vec![
-            ("scale".to_owned(), Tensor::from_slice(&[4], &[1f32, 2.0, 3.0, 4.0])),
-            ("bias".to_owned(), Tensor::from_slice(&[4], &[0.5f32; 4])),
-        ];
+        let weights = BTreeMap::from([
+            ("scale".to_owned(), Tensor::from_slice(&[4], &SCALE)),
+            ("bias".to_owned(), Tensor::from_slice(&[4], &[BIAS; 4])),
+        ]);
         Scene { folder, graph: graph(&weights), plan: plan(), weights, report: report(), library, runtime }
     }
 
@@ -52,12 +58,11 @@ impl Scene {
     }
 
     fn output<'a>(&'a self, kernels: &'a [Kernel<'a>]) -> Output<'a> {
-        let planned = PlannedGraph { graph: &self.graph, plan: &self.plan };
+        let planned = PlannedGraph { graph: &self.graph, plan: &self.plan, weights: &self.weights };
         Output {
             name: "scale_add",
             forged: planned,
             original: planned,
-            weights: &self.weights,
             kernels,
             kernel_build: KernelBuild {
                 compiler: "c++".into(),
@@ -94,10 +99,10 @@ impl Scene {
     }
 }
 
-fn graph(weights: &[(String, Tensor)]) -> Graph {
+fn graph(weights: &BTreeMap<String, Tensor>) -> Graph {
     let mut graph = Graph::new("scale_add");
     let x = graph.add_input("x", TensorType::new(DType::F32, vec![Dim::symbol("batch"), Dim::from(4)]));
-    let [scale, bias] = [0, 1].map(|i| graph.add_weight(&weights[i].0, weights[i].1.clone()));
+    let [scale, bias] = ["scale", "bias"].map(|name| graph.add_weight(name, weights[name].clone()));
     let scaled = graph.add(Op::Binary(BinaryOp::Mul), &[x, scale], Loc::default()).unwrap();
     let y = graph.add(Op::Binary(BinaryOp::Add), &[scaled, bias], Loc::default()).unwrap();
     graph.set_outputs(vec![("y".to_owned(), y)]);
@@ -236,6 +241,76 @@ fn the_directory_is_complete_and_the_manifest_true() {
 }
 
 #[test]
+fn weights_of_one_name_are_kept_apart_if_they_differ() {
+    let scene = Scene::new();
+    let mut weights = scene.weights.clone();
+    let other = Tensor::from_slice(&[4], &[9f32; 4]);
+    weights.insert("bias".to_owned(), other.clone());
+    // The first choice of a new name is taken.
+    weights.insert("original.bias".to_owned(), Tensor::scalar(1f32));
+    let kernels = scene.kernels();
+    let output = scene.output(&kernels);
+    let original = PlannedGraph { weights: &weights, ..output.original };
+    emit(&Output { original, ..output }, &scene.target(), false).unwrap();
+    let files = contents(&scene.target());
+    let names = |file: &str| -> Vec<String> {
+        let plan: Plan = serde_json::from_slice(&files[file]).unwrap();
+        let weight = |buffer: Buffer| match buffer.storage {
+            Storage::Weight { name } => Some(name),
+            _ => None,
+        };
+        plan.buffers.into_iter().filter_map(weight).collect()
+    };
+    assert_eq!(names("plan.json"), ["scale", "bias"]);
+    assert_eq!(names("original.plan.json"), ["scale", "original.bias_"]);
+    let file = SafeTensors::deserialize(&files["weights.safetensors"]).unwrap();
+    for (name, tensor) in
+        [("scale", &scene.weights["scale"]), ("bias", &scene.weights["bias"]), ("original.bias_", &other)]
+    {
+        assert_eq!(file.tensor(name).unwrap().data(), &tensor.bytes()[..], "{name}");
+    }
+}
+
+/// A graph assembled and compiled as the driver does, emitted, moved, and run by the runtime from its new place.
+#[test]
+fn the_runtime_executes_what_was_emitted() {
+    let scene = Scene::new();
+    let assembled = assemble(&scene.graph, &|_| None).unwrap();
+    let cache = Cache::new(scene.folder.path().join("cache"));
+    let compiler = Compiler::detect().unwrap();
+    let objects: Vec<_> = assembled.sources.iter().map(|source| compiler.compile(source, &cache).unwrap()).collect();
+    let mut plan = assembled.plan.clone();
+    plan.modules = objects.iter().map(|object| Module { file: object.file(), hash: object.hash.clone() }).collect();
+    let built = || objects.iter().zip(&assembled.sources);
+    // Both plans name the same libraries.
+    let kernels: Vec<Kernel<'_>> =
+        built().chain(built()).map(|(object, source)| Kernel { library: &object.path, source }).collect();
+    let planned = PlannedGraph { graph: &scene.graph, plan: &plan, weights: &assembled.weights };
+    let output = Output {
+        forged: planned,
+        original: planned,
+        kernel_build: KernelBuild::of(&compiler),
+        kernel_headers: LIBRARY,
+        ..scene.output(&kernels)
+    };
+    emit(&output, &scene.target(), false).unwrap();
+    let moved = scene.folder.path().join("moved");
+    fs::rename(scene.target(), &moved).unwrap();
+    fs::remove_dir_all(cache.folder()).unwrap();
+
+    let x: Vec<f32> = (0u8..12).map(f32::from).collect();
+    let bytes: Vec<u8> = x.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let wanted: Vec<f32> = x.iter().zip(SCALE.iter().cycle()).map(|(v, scale)| v * scale + BIAS).collect();
+    for file in ["plan.json", "original.plan.json"] {
+        let executable = Executable::load(&moved, file, Options { threads: 1, ..Options::default() }).unwrap();
+        let mut y = vec![0u8; bytes.len()];
+        executable.run(&[(&bytes, &[3, 4])], &mut [&mut y]).unwrap();
+        let got: Vec<f32> = y.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect();
+        assert_eq!(got, wanted, "{file}");
+    }
+}
+
+#[test]
 fn what_people_read_first() {
     let scene = Scene::new();
     scene.emit().unwrap();
@@ -338,22 +413,28 @@ fn a_failure_at_any_point_leaves_the_previous_output() {
     fs::copy(&good, &odd).unwrap();
     let kernel = |library| Kernel { library, source: SOURCE };
     let (no_library, odd_name) = ([kernel(&absent)], [kernel(&good), kernel(&odd)]);
-    let (twice, kernels) = ([kernel(&good), kernel(&good)], [kernel(&good)]);
+    let unlike = Kernel { source: "int other;", ..kernel(&good) };
+    let (twice, kernels) = ([kernel(&good), unlike], [kernel(&good)]);
     let other = Plan { modules: vec![Module { file: "ffff.so".into(), hash: String::new() }], ..scene.plan.clone() };
     let stale = Plan { modules: vec![Module { file: "0123abcd.so".into(), hash: "00".into() }], ..scene.plan.clone() };
-    let short = vec![scene.weights[0].clone(), ("bias".to_owned(), Tensor::from_slice(&[3], &[0f32; 3]))];
-    let unlike = [scene.weights.clone(), short.clone()].concat();
+    let bias =
+        |tensor: Tensor| [scene.weights.clone(), BTreeMap::from([("bias".to_owned(), tensor)])].into_iter().flatten();
+    let short: BTreeMap<String, Tensor> = bias(Tensor::from_slice(&[3], &[0f32; 3])).collect();
+    let none: BTreeMap<String, Tensor> = short.clone().into_iter().filter(|(name, _)| name != "bias").collect();
+    let reserved: BTreeMap<String, Tensor> =
+        scene.weights.clone().into_iter().chain([("__metadata__".to_owned(), Tensor::scalar(1f32))]).collect();
     let output = || scene.output(&kernels);
-    let planned = |plan| PlannedGraph { graph: &scene.graph, plan };
+    let planned = |plan| PlannedGraph { graph: &scene.graph, plan, weights: &scene.weights };
+    let weighted = |weights| PlannedGraph { graph: &scene.graph, plan: &scene.plan, weights };
     let failures: Vec<(&str, Output<'_>)> = vec![
         ("missing", Output { kernels: &no_library, ..output() }),
         ("plain word", Output { kernels: &odd_name, ..output() }),
         ("shares its name", Output { kernels: &twice, ..output() }),
         ("ffff.so", Output { forged: planned(&other), ..output() }),
         ("its hash is another", Output { original: planned(&stale), ..output() }),
-        ("'bias' of 16 bytes; there is one of 12 bytes", Output { weights: &short, ..output() }),
-        ("'bias' of 16 bytes; there is none", Output { weights: &short[..1], ..output() }),
-        ("unlike", Output { weights: &unlike, ..output() }),
+        ("'bias' of 16 bytes; there is one of 12 bytes", Output { forged: weighted(&short), ..output() }),
+        ("'bias' of 16 bytes; there is none", Output { original: weighted(&none), ..output() }),
+        ("'__metadata__' is reserved", Output { forged: weighted(&reserved), ..output() }),
         ("missing", Output { runtime_library: &missing, ..output() }),
         ("Is a directory", Output { runtime_library: scene.folder.path(), ..output() }),
         ("missing", Output { journal: Some(&missing), ..output() }),
@@ -372,7 +453,8 @@ fn a_failure_at_any_point_leaves_the_previous_output() {
 fn a_first_emit_that_fails_leaves_nothing() {
     let scene = Scene::new();
     let kernels = scene.kernels();
-    emit(&Output { weights: &[], ..scene.output(&kernels) }, &scene.target(), false).unwrap_err();
+    let forged = PlannedGraph { weights: &BTreeMap::new(), ..scene.output(&kernels).forged };
+    emit(&Output { forged, ..scene.output(&kernels) }, &scene.target(), false).unwrap_err();
     assert!(scene.siblings().is_empty());
 }
 
