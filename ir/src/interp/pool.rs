@@ -32,7 +32,7 @@ pub(super) fn pool(
     if x.dtype().is_float() {
         return with_real!(x.dtype(), C => {
             let data = C::load(x);
-            let fold = |plane: &[C], (inside, divisor): &(Vec<usize>, usize)| match kind {
+            let fold = |plane: &[C], Covered { inside, divisor }: &Covered| match kind {
                 PoolKind::Max => inside.iter().fold(C::NEG_INFINITY, |acc, at| C::narrow(math::maximum(acc.wide(), plane[*at].wide()))),
                 PoolKind::Average => {
                     inside.iter().fold(C::ZERO, |acc, at| acc + plane[*at]) / C::narrow(*divisor as f64)
@@ -42,7 +42,7 @@ pub(super) fn pool(
         });
     }
     let (low, _) = integer_range(x.dtype());
-    let fold = |plane: &[i128], (inside, divisor): &(Vec<usize>, usize)| {
+    let fold = |plane: &[i128], Covered { inside, divisor }: &Covered| {
         let values = inside.iter().map(|at| plane[*at]);
         match kind {
             PoolKind::Max => values.fold(low, i128::max),
@@ -56,14 +56,22 @@ fn over_planes<T: Sync + Send + Copy + Default>(
     data: &[T],
     planes: usize,
     plane: usize,
-    windows: &[(Vec<usize>, usize)],
-    fold: &(dyn Fn(&[T], &(Vec<usize>, usize)) -> T + Sync),
+    windows: &[Covered],
+    fold: &(dyn Fn(&[T], &Covered) -> T + Sync),
 ) -> Vec<T> {
-    let work = windows.first().map_or(1, |(inside, _)| inside.len());
+    let work = windows.first().map_or(1, |window| window.inside.len());
     collect(planes * windows.len(), work, &|i| {
         let (p, window) = (i / windows.len(), &windows[i % windows.len()]);
         fold(&data[p * plane..(p + 1) * plane], window)
     })
+}
+
+/// What one window of a plane looks at.
+struct Covered {
+    /// Offsets within the plane.
+    inside: Vec<usize>,
+    /// What the sum is divided by.
+    divisor: usize,
 }
 
 /// One window along one axis.
@@ -85,25 +93,23 @@ impl AxisWindow {
     }
 }
 
-/// For each window of a plane: the offsets that it covers, and the divisor of its average.
-fn combine(axes: &[Vec<AxisWindow>], input: &[usize], count_include_pad: bool) -> Vec<(Vec<usize>, usize)> {
+/// Every window of a plane, in order.
+fn combine(axes: &[Vec<AxisWindow>], input: &[usize], count_include_pad: bool) -> Vec<Covered> {
     let strides = dense_strides(input);
     let shape: Vec<usize> = axes.iter().map(Vec::len).collect();
     let mut index = vec![0; axes.len()];
     let mut windows = Vec::new();
     for _ in 0..shape.iter().product() {
-        let mut offsets = vec![0usize];
+        let mut inside = vec![0usize];
         let mut padded = 1;
         for ((axis, position), stride) in axes.iter().zip(&index).zip(&strides) {
             let window = &axis[*position];
             padded *= window.padded;
-            offsets = offsets
-                .iter()
-                .flat_map(|base| window.inside.iter().map(move |c| base + c * *stride as usize))
-                .collect();
+            inside =
+                inside.iter().flat_map(|base| window.inside.iter().map(move |c| base + c * *stride as usize)).collect();
         }
-        let divisor = if count_include_pad { padded } else { offsets.len() };
-        windows.push((offsets, divisor));
+        let divisor = if count_include_pad { padded } else { inside.len() };
+        windows.push(Covered { inside, divisor });
         advance(&mut index, &shape);
     }
     windows
