@@ -8,4 +8,5 @@ pub mod assemble;
 pub mod candidate;
 pub mod codegen;
 pub mod generic;
+pub mod measure;
 pub mod templates;
