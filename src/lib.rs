@@ -1,1 +1,3 @@
+//! The driver of forge-cc as a library.
 
+pub mod emit;
