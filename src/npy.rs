@@ -1,7 +1,7 @@
 //! `.npy` files: versions 1 to 3, C order, little-endian, every dtype of the IR.
 //!
-//! numpy has no bfloat16: it is written as numpy writes `ml_dtypes.bfloat16`, a two-byte void (`|V2`), and read from it.
-//! Format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
+//! numpy has no bfloat16: it is written as numpy writes `ml_dtypes.bfloat16`, a two-byte void (`|V2`), and read from
+//! it. Format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
 
 use std::fs;
 use std::io;

@@ -81,7 +81,8 @@ impl FileKind {
                  torch.onnx.export(model, args, \"model.onnx\", dynamo=True, opset_version=23)"
             }
             _ => {
-                "export the model from PyTorch: torch.onnx.export(model, args, \"model.onnx\", dynamo=True, opset_version=23)"
+                "export the model from PyTorch: \
+                 torch.onnx.export(model, args, \"model.onnx\", dynamo=True, opset_version=23)"
             }
         }
     }

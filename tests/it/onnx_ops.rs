@@ -79,13 +79,14 @@ fn operators_agree_with_onnx_runtime() {
     assert!(report.is_empty(), "of {} cases:\n{report}", names.len());
 }
 
-/// Node tests whose expectation differs from ONNX Runtime's and PyTorch's behaviour, which is ours: under `align_corners`
-/// the reference divides by the unrounded `size * scale - 1`, so that the last sample is not the last element.
+/// Node tests whose expectation differs from ONNX Runtime's and PyTorch's behaviour, which is ours: under
+/// `align_corners` the reference divides by the unrounded `size * scale - 1`, so that the last sample is not the last
+/// element.
 const DIFFERENT: [&str; 2] =
     ["test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners"];
 
-/// Node tests of the ONNX standard (at the tolerance of its own runner): each is right, or on the list of those that are refused, which is text under review.
-/// `FORGE_BLESS=1` writes the list.
+/// Node tests of the ONNX standard (at the tolerance of its own runner): each is right, or on the list of those that
+/// are refused, which is text under review. `FORGE_BLESS=1` writes the list.
 #[test]
 fn node_tests_of_the_standard() {
     let (folder, _guard) = directory("node_cases");

@@ -181,8 +181,9 @@ fn large_weights_go_beside_the_model() {
     assert_eq!(y[0].to_vec::<f32>().unwrap(), [9.5]);
 }
 
-/// Cases that ONNX Runtime has no kernel for, at the dtype that the graph has.
-const NO_KERNEL: [&str; 0] = [];
+/// Where ONNX Runtime is not the answer: its CPU kernels compute f16 in f32 and drop the casts around it, so that
+/// nothing is rounded; and its nearest resize rounds the coordinate of element 32 down (microsoft/onnxruntime#28085).
+const RUNTIME_DIFFERS: [&str; 3] = ["add_f16", "div_f16", "resize_26_64"];
 
 #[test]
 fn written_operators_agree_with_onnx_runtime() {
@@ -197,6 +198,6 @@ fn written_operators_agree_with_onnx_runtime() {
         write_case(&directory.path().join(name), &graph, &inputs, &outputs);
     }
     let mut found = complaints(directory.path());
-    found.retain(|name, _| !NO_KERNEL.contains(&name.as_str()));
+    found.retain(|name, _| !RUNTIME_DIFFERS.contains(&name.as_str()));
     assert!(found.is_empty(), "of {}: {found:#?}", names.len());
 }

@@ -1,8 +1,9 @@
 //! Graphs as ONNX models that any ONNX tool runs.
 //!
 //! Every op becomes operators of the standard at opset [`OPSET`]; composites without one there are written out in their
-//! definition. A fused call becomes a call of a model-local function whose body is the original subgraph, so that a tool
-//! that knows nothing of the kernel computes what it computes. Symbolic dims become shape arithmetic on the inputs.
+//! definition. A fused call becomes a call of a model-local function whose body is the original subgraph, so that a
+//! tool that knows nothing of the kernel computes what it computes. Symbolic dims become shape arithmetic on the
+//! inputs.
 
 mod operators;
 mod scope;
@@ -12,7 +13,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use forge_ir::{Dim, Graph, InferError, TensorType};
+use forge_ir::{Digest, Dim, Graph, InferError, Op, TensorType};
 use prost::Message;
 
 use crate::frontend::onnx::proto::{
@@ -144,7 +145,7 @@ struct Functions {
 }
 
 struct Function {
-    body: Graph,
+    key: Digest,
     proto: FunctionProto,
     /// Symbols that no input of the body has as a dim; the call passes their values after the operands.
     symbols: Vec<String>,
@@ -153,7 +154,10 @@ struct Function {
 impl Functions {
     /// The index of the function for `body`.
     fn of(&mut self, body: &Graph) -> Result<usize, OnnxError> {
-        if let Some(found) = self.list.iter().position(|f| f.body == *body) {
+        // Equal layers differ in provenance only; data of weights count where a body has any.
+        let has_weights = body.node_ids().any(|id| matches!(body.op(id), Op::Weight { .. }));
+        let key = if has_weights { body.content_hash() } else { body.canonical_hash() };
+        if let Some(found) = self.list.iter().position(|f| f.key == key) {
             return Ok(found);
         }
         let mut scope = Scope::new(Place::Function);
@@ -184,7 +188,7 @@ impl Functions {
             ..FunctionProto::default()
         };
         let symbols = symbols.into_iter().map(|(symbol, _)| symbol).collect();
-        self.list.push(Function { body: body.clone(), proto, symbols });
+        self.list.push(Function { key, proto, symbols });
         Ok(self.list.len() - 1)
     }
 }

@@ -58,7 +58,7 @@ impl Scope {
             Op::Softmax { axis } => self.plain(&call, "Softmax", vec![int("axis", *axis as i64)]),
             Op::LogSoftmax { axis } => self.plain(&call, "LogSoftmax", vec![int("axis", *axis as i64)]),
             Op::LayerNorm { axis, epsilon } => {
-                self.plain(&call, "LayerNormalization", vec![int("axis", *axis as i64), float("epsilon", *epsilon)])
+                self.plain(&call, "LayerNormalization", vec![int("axis", *axis as i64), float("epsilon", *epsilon)]);
             }
             Op::BatchNorm { epsilon } => self.plain(&call, "BatchNormalization", vec![float("epsilon", *epsilon)]),
             Op::Gelu { approximate } => {
@@ -66,7 +66,7 @@ impl Scope {
                     GeluApproximate::None => "none",
                     GeluApproximate::Tanh => "tanh",
                 };
-                self.plain(&call, "Gelu", vec![string("approximate", name)])
+                self.plain(&call, "Gelu", vec![string("approximate", name)]);
             }
             Op::RmsNorm { .. } | Op::GroupNorm { .. } | Op::Silu | Op::Attention { .. } | Op::Rotary { .. } => {
                 let Some(definition) = op.decompose(types) else {
@@ -105,7 +105,7 @@ impl Scope {
             Op::Unary(op) => self.unary(call, *op),
             Op::Binary(op) => self.binary(call, *op),
             Op::Compare(op) => self.compare(call, *op),
-            Op::Select => self.plain(call, "Where", Vec::new()),
+            Op::Select => self.select(call),
             Op::Cast { to } => self.plain(call, "Cast", vec![int("to", i64::from(data_type::from_dtype(*to)))]),
             Op::Reduce { op, axes, keep_dims } => {
                 let op_type = match op {
@@ -196,7 +196,8 @@ impl Scope {
             }
             Op::Pool { kind, kernel, window, ceil_mode, count_include_pad } => {
                 let mut attributes = windowed(window);
-                attributes.extend([ints("kernel_shape", kernel), int("ceil_mode", i64::from(*ceil_mode))]);
+                let ceil_mode = *ceil_mode && !rounds_down(call, kernel, window);
+                attributes.extend([ints("kernel_shape", kernel), int("ceil_mode", i64::from(ceil_mode))]);
                 let op_type = match kind {
                     PoolKind::Max => "MaxPool",
                     PoolKind::Average => {
@@ -224,6 +225,18 @@ impl Scope {
             self.emit("Cast", &[&range], vec![to], &call.names);
         }
         Ok(())
+    }
+
+    /// `Where`; for bools, which runtimes leave out of it, `(c and a) or (not c and b)`.
+    fn select(&mut self, call: &Written<'_>) {
+        if call.results[0].dtype != DType::Bool {
+            return self.plain(call, "Where", Vec::new());
+        }
+        let (condition, then, otherwise) = (call.operands[0], call.operands[1], call.operands[2]);
+        let taken = self.value("And", &[condition, then], Vec::new());
+        let opposite = self.value("Not", &[condition], Vec::new());
+        let left = self.value("And", &[&opposite, otherwise], Vec::new());
+        self.emit("Or", &[&taken, &left], Vec::new(), &call.names);
     }
 
     fn unary(&mut self, call: &Written<'_>, op: UnaryOp) {
@@ -441,15 +454,19 @@ impl Scope {
             string("nearest_mode", rounding.name()),
             float("cubic_coeff_a", *cubic_coeff),
         ];
-        // Readers compute the one of (scales, sizes) that is not given; it must come out as ours.
-        let by_scales = call.shape().iter().zip(sizes).zip(scales).all(|((dim, size), scale)| {
-            match (dim.as_const(), size.as_const()) {
-                (Some(dim), Some(size)) => (dim as f32 * *scale as f32).floor() as i64 == size,
-                (None, None) => true,
-                _ => false,
+        // Readers compute the one of (scales, sizes) that is not given; it must come out as ours, whether they
+        // multiply in f32 or in f64.
+        let axes = || call.shape().iter().zip(sizes).zip(scales);
+        let by_scales = axes().all(|((dim, size), scale)| match (dim.as_const(), size.as_const()) {
+            (Some(dim), Some(size)) => {
+                let narrow = (dim as f32 * *scale as f32).floor() as i64;
+                let wide = (dim as f64 * f64::from(*scale as f32)).floor() as i64;
+                narrow == size && wide == size && f64::from(*scale as f32) == *scale
             }
+            (None, None) => f64::from(*scale as f32) == *scale,
+            _ => false,
         });
-        let by_sizes = call.shape().iter().zip(sizes).zip(scales).all(|((dim, size), scale)| {
+        let by_sizes = axes().all(|((dim, size), scale)| {
             let ratio = match (dim.as_const(), size.as_const()) {
                 (Some(dim), Some(size)) => Some(size as f64 / dim as f64),
                 _ => size.div_exact(dim).and_then(|r| r.as_const()).map(|r| r as f64),
@@ -468,6 +485,18 @@ impl Scope {
         }
         Ok(())
     }
+}
+
+/// Whether every axis has as many windows as without `ceil_mode`. Before opset 22 shape inference did not drop a last
+/// window that lies in padding, so it must not be asked to count it.
+fn rounds_down(call: &Written<'_>, kernel: &[i64], window: &Window) -> bool {
+    let spatial = |ty: &TensorType| -> Option<Vec<i64>> { ty.shape.get(2..)?.iter().map(Dim::as_const).collect() };
+    let (Some(sizes), Some(counts)) = (spatial(&call.types[0]), spatial(&call.results[0])) else { return false };
+    (0..kernel.len()).all(|axis| {
+        let reach = window.dilations[axis] * (kernel[axis] - 1) + 1;
+        let free = sizes[axis] + window.pads_begin[axis] + window.pads_end[axis] - reach;
+        counts[axis] == free.div_euclid(window.strides[axis]) + 1
+    })
 }
 
 fn reduction(reduce: ScatterReduce) -> &'static str {

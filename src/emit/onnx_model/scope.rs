@@ -269,28 +269,37 @@ impl Scope {
         if let Some(name) = self.dims.get(dim) {
             return Ok(name.clone());
         }
-        let name = dim.fold(&mut |step| self.dim_step(step))?;
+        let (_, name) = dim.fold(&mut |step| self.dim_step(step))?;
         self.dims.insert(dim.clone(), name.clone());
         Ok(name)
     }
 
-    fn dim_step(&mut self, step: DimStep<'_, Result<String, OnnxError>>) -> Result<String, OnnxError> {
-        Ok(match step {
-            DimStep::Const(value) => self.ints(&[value]),
-            DimStep::Symbol(symbol) => self.symbol(symbol)?,
-            DimStep::Add(a, b) => self.value("Add", &[&a?, &b?], Vec::new()),
-            DimStep::Mul(a, b) => self.value("Mul", &[&a?, &b?], Vec::new()),
-            DimStep::Max(a, b) => self.value("Max", &[&a?, &b?], Vec::new()),
-            DimStep::Min(a, b) => self.value("Min", &[&a?, &b?], Vec::new()),
-            DimStep::Mod(a, b) => self.value("Mod", &[&a?, &b?], Vec::new()),
-            // Floor division, of numerators that may be negative: take the modulus off first, then division is exact.
+    /// The dim that a step makes, and its tensor.
+    fn dim_step(&mut self, step: DimStep<'_, Result<(Dim, String), OnnxError>>) -> Result<(Dim, String), OnnxError> {
+        let (dim, op_type, (a, b)) = match step {
+            DimStep::Const(value) => return Ok((Dim::from(value), self.ints(&[value]))),
+            DimStep::Symbol(symbol) => return Ok((Dim::symbol(symbol), self.symbol(symbol)?)),
+            DimStep::Add(a, b) => both(a, b, "Add", |a, b| a.clone() + b.clone())?,
+            DimStep::Mul(a, b) => both(a, b, "Mul", |a, b| a.clone() * b.clone())?,
+            DimStep::Max(a, b) => both(a, b, "Max", Dim::maximum)?,
+            DimStep::Min(a, b) => both(a, b, "Min", Dim::minimum)?,
+            DimStep::Mod(a, b) => both(a, b, "Mod", Dim::modulo)?,
             DimStep::FloorDiv(a, b) => {
-                let (a, b) = (a?, b?);
-                let rest = self.value("Mod", &[&a, &b], Vec::new());
-                let whole = self.value("Sub", &[&a, &rest], Vec::new());
-                self.value("Div", &[&whole, &b], Vec::new())
+                let ((numerator, mut a), (divisor, b)) = (a?, b?);
+                // Div truncates. Where that is not the floor, take the modulus off first: then division is exact.
+                if numerator.lower_bound().is_none_or(|low| low < 0) {
+                    let rest = self.value("Mod", &[&a, &b], Vec::new());
+                    a = self.value("Sub", &[&a, &rest], Vec::new());
+                }
+                (numerator.floor_div(&divisor), "Div", (a, b))
             }
-        })
+        };
+        if let Some(name) = self.dims.get(&dim) {
+            return Ok((dim, name.clone()));
+        }
+        let name = self.value(op_type, &[&a, &b], Vec::new());
+        self.dims.insert(dim.clone(), name.clone());
+        Ok((dim, name))
     }
 
     fn symbol(&mut self, symbol: &str) -> Result<String, OnnxError> {
@@ -334,6 +343,18 @@ impl Scope {
             _ => self.value("Concat", &parts, vec![int("axis", 0)]),
         })
     }
+}
+
+type Step = Result<(Dim, String), OnnxError>;
+
+fn both(
+    a: Step,
+    b: Step,
+    op_type: &'static str,
+    combine: impl Fn(&Dim, &Dim) -> Dim,
+) -> Result<(Dim, &'static str, (String, String)), OnnxError> {
+    let ((a_dim, a), (b_dim, b)) = (a?, b?);
+    Ok((combine(&a_dim, &b_dim), op_type, (a, b)))
 }
 
 /// Ops that become names of stored data, which cannot be outputs themselves.

@@ -551,8 +551,8 @@ fn location(node: &NodeProto, prefix: &Loc) -> Loc {
     Loc(names)
 }
 
-/// The innermost module path in torch's `name_scopes`, a printed Python list: `['', 'encoder.layer.0', 'node_7']`, whose
-/// last element is the node itself.
+/// The innermost module path in torch's `name_scopes`, a printed Python list: `['', 'encoder.layer.0', 'node_7']`,
+/// whose last element is the node itself.
 fn module_scope(node: &NodeProto) -> Option<String> {
     let entry = node.metadata_props.iter().find(|e| e.key == "pkg.torch.onnx.name_scopes")?;
     let list = entry.value.trim().strip_prefix('[')?.strip_suffix(']')?;

@@ -227,7 +227,7 @@ fn resolve(
                 }
             }
             (None, None) => {
-                faults.push(fault(format!("this dim is computed: {dim}"), "bind the symbols in it instead".into()))
+                faults.push(fault(format!("this dim is computed: {dim}"), "bind the symbols in it instead".into()));
             }
         }
     }

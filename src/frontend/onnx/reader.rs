@@ -194,8 +194,8 @@ fn outputs(graph: &GraphProto, scope: &Scope, importer: &mut Importer<'_>) {
     importer.graph.set_outputs(results);
 }
 
-/// The graph without what no output depends on: shape arithmetic that turned into attributes, and unused weights. Inputs
-/// stay.
+/// The graph without what no output depends on: shape arithmetic that turned into attributes, and unused weights.
+/// Inputs stay.
 fn without_dead_nodes(graph: &Graph) -> Result<Graph, forge_ir::InferError> {
     let mut live = vec![false; graph.id_bound()];
     let mut pending: Vec<_> = graph.outputs().iter().map(|(_, v)| v.node).collect();

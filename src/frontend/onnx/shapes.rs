@@ -1,11 +1,11 @@
 //! Symbolic values of small tensors: what `Shape → Gather → Mul → Concat` chains compute, as [`Dim`]s.
 //!
 //! An exporter writes a dynamic reshape as arithmetic on shape tensors. The IR wants the result as an attribute with
-//! symbolic dims, so the importer carries the elements of such tensors along, exactly, and emits graph ops for them only
-//! where they are used as data.
+//! symbolic dims, so the importer carries the elements of such tensors along, exactly, and emits graph ops for them
+//! only where they are used as data.
 //!
-//! Elements are `num / den` with a symbolic numerator and a positive constant denominator: old exporters scale shapes in
-//! floats (`Floor(Cast(Shape) * 0.5)`). Symbols are taken to be at least 1.
+//! Elements are `num / den` with a symbolic numerator and a positive constant denominator: old exporters scale shapes
+//! in floats (`Floor(Cast(Shape) * 0.5)`). Symbols are taken to be at least 1.
 
 use forge_ir::{DType, Dim, Tensor};
 

@@ -1,7 +1,7 @@
 //! Activation functions, composed from elementwise ops where the IR has none of their own.
 //!
-//! The forms let NaN through and keep the branch that ONNX's formulas name, so that an overflowing `exp` of the branch not
-//! taken does no harm.
+//! The forms let NaN through and keep the branch that ONNX's formulas name, so that an overflowing `exp` of the
+//! branch not taken does no harm.
 
 use forge_ir::{BinaryOp, CompareOp, GeluApproximate, Op, UnaryOp, Value};
 

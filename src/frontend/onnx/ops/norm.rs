@@ -180,8 +180,8 @@ pub(super) fn batch(call: &mut Call<'_, '_>) -> Lowered {
     call.output(0, y)
 }
 
-/// `x / (bias + alpha / size * sum of x^2 over a window of `size` channels) ^ beta`, the window's sum as an average pool
-/// over the channel axis.
+/// `x / (bias + alpha / size * sum of x^2 over a window of `size` channels) ^ beta`, the window's sum as an average
+/// pool over the channel axis.
 pub(super) fn local_response(call: &mut Call<'_, '_>) -> Lowered {
     let alpha = call.attributes.float_or("alpha", 1e-4)?;
     let beta = call.attributes.float_or("beta", 0.75)?;

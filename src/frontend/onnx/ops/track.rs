@@ -8,8 +8,8 @@ use super::super::shapes::{Known, Pairwise, broadcast_shape};
 use super::slice::{Range, ranges};
 use super::view::{reshape_target, split_sizes, squeezed, unsqueezed};
 
-/// Sets the outputs of a node from the symbolic elements of its inputs. `false`: not such a node, or not known; the node
-/// is then lowered as any other.
+/// Sets the outputs of a node from the symbolic elements of its inputs. `false`: not such a node, or not known; the
+/// node is then lowered as any other.
 pub(in super::super) fn track(call: &mut Call<'_, '_>) -> Result<bool, Refusal> {
     if !super::standard(&call.node.domain).is_empty() || call.node.output.is_empty() {
         return Ok(false);
