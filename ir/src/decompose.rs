@@ -37,6 +37,9 @@ impl Op {
         }
         let types: Vec<&TensorType> = operands.iter().collect();
         infer(self, &types).ok()?;
+        if let Op::Fused(fused) = self {
+            return Some(fused.body.clone());
+        }
         let body = Body { graph: Graph::new(self.name()), dtype: operands.first()?.dtype };
         match self {
             Op::Softmax { axis } => pointwise::softmax(body, operands, *axis),
@@ -51,7 +54,6 @@ impl Op {
             Op::Attention { scale, causal, causal_offset, masked_rows_zero } => {
                 attention::attention(body, operands, *scale, *causal, *causal_offset, *masked_rows_zero)
             }
-            Op::Fused(fused) => Ok(fused.body.clone()),
             _ => return None,
         }
         .ok()
@@ -71,7 +73,9 @@ impl Graph {
         // Inputs first and in order, whatever their ids.
         for node in self.inputs() {
             let value = Value { node: *node, port: 0 };
-            map.insert(value, out.add_input(self.input_name(*node), self.ty(value).clone()));
+            let new = out.add_input(self.input_name(*node), self.ty(value).clone());
+            out.node_mut(new.node).loc.clone_from(&self.node(*node).loc);
+            map.insert(value, new);
         }
         for id in self.topological() {
             let node = self.node(id);

@@ -440,6 +440,7 @@ impl Graph {
         for node in &self.inputs {
             let value = Value { node: *node, port: 0 };
             let new = out.add_input(self.input_name(*node), map_leaf(self.ty(value)));
+            out.node_mut(new.node).loc.clone_from(&self.node(*node).loc);
             map.insert(value, new);
         }
         for id in self.topological() {

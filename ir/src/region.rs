@@ -204,7 +204,10 @@ fn walk(graph: &Graph, nodes: &BTreeSet<NodeId>, outputs: &[Value]) -> (Vec<Node
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::arbitrary::random_graph;
     use crate::dim::{Bindings, Dim};
     use crate::dtype::DType;
     use crate::op::{BinaryOp, UnaryOp};
@@ -411,5 +414,56 @@ mod tests {
         assert_eq!(renamed.verify(), Ok(()));
         let Op::Fused(fused) = renamed.op(renamed.outputs()[0].1.node) else { panic!("the call is kept") };
         assert_eq!(fused.body.symbols(), BTreeSet::from(["batch".to_owned()]));
+    }
+
+    /// Whether a path from one op of `nodes` to another leaves the set, found by looking at every pair.
+    fn leaves_and_returns(graph: &Graph, nodes: &BTreeSet<NodeId>) -> bool {
+        let below = |node: NodeId| -> BTreeSet<NodeId> {
+            let (mut seen, mut pending) = (BTreeSet::new(), graph.users(node));
+            while let Some(next) = pending.pop() {
+                if seen.insert(next) {
+                    pending.extend(graph.users(next));
+                }
+            }
+            seen
+        };
+        let after: BTreeSet<NodeId> = nodes.iter().flat_map(|node| below(*node)).collect();
+        after.difference(nodes).any(|outside| !below(*outside).is_disjoint(nodes))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+        /// Fusing any set of ops that is a region changes nothing but who owns the leaves; any other set has a reason.
+        #[test]
+        fn fusing_any_region_keeps_the_graph(seed: u64, size in 2usize..24, choice: u64) {
+            let graph = random_graph(seed, size);
+            let ops: BTreeSet<NodeId> =
+                graph.node_ids().filter(|node| graph.op(*node).class() != OpClass::Leaf).collect();
+            let chosen: BTreeSet<NodeId> =
+                ops.iter().enumerate().filter(|(at, _)| choice >> (at % 64) & 1 == 1).map(|(_, node)| *node).collect();
+            let Some(region) = Region::new(&graph, chosen.clone()) else {
+                let needed = chosen.iter().flat_map(|node| graph.results(*node)).any(|value| {
+                    graph.is_output(value) || graph.uses(value).iter().any(|(user, _)| !chosen.contains(user))
+                });
+                prop_assert!(!needed || leaves_and_returns(&graph, &chosen));
+                return Ok(());
+            };
+            prop_assert!(!leaves_and_returns(&graph, &chosen));
+            prop_assert_eq!(region.extract(&graph).verify(), Ok(()));
+            let mut fused = graph.clone();
+            fused.apply(&region.fuse_patch(&graph, String::new())).unwrap();
+            // Random graphs may give one weight name to two tensors.
+            if graph.verify().is_ok() {
+                prop_assert_eq!(fused.verify(), Ok(()));
+            }
+            prop_assert!(region.nodes().iter().all(|node| !fused.contains(*node)));
+
+            let copies = region.order.iter().any(|node| !region.nodes.contains(node));
+            if !copies {
+                let (before, after) = (graph.decompose_all().unwrap(), fused.decompose_all().unwrap());
+                prop_assert_eq!(before.canonical_hash(), after.canonical_hash());
+            }
+        }
     }
 }

@@ -1,1 +1,3 @@
+//! Passes over the graph IR: Graph in, patches out.
 
+pub mod regions;

@@ -181,6 +181,15 @@ fn other_ops_and_wrong_operands_have_no_definition() {
 }
 
 #[test]
+fn a_fused_call_of_nothing_has_a_definition() {
+    let mut body = Graph::new("body");
+    let one = body.add_constant(Tensor::scalar(1f32));
+    body.set_outputs(vec![("one".into(), one)]);
+    let fused = Op::Fused(Arc::new(Fused { body: body.clone(), kernel: String::new() }));
+    assert_eq!(fused.decompose(&[]), Some(body));
+}
+
+#[test]
 fn a_whole_graph_decomposes_through_fused_bodies() {
     let mut body = Graph::new("body");
     let x = body.add_input("x", ty("f32[N, 4]"));
@@ -191,6 +200,7 @@ fn a_whole_graph_decomposes_through_fused_bodies() {
 
     let mut graph = Graph::new("outer");
     let a = graph.add_input("a", ty("f32[N, 4]"));
+    graph.node_mut(a.node).loc = Loc::name("given");
     let call = graph.add_node(fused, &[a], Loc::name("call")).unwrap();
     let [y, x] = graph.results(call).collect::<Vec<_>>()[..] else { panic!("two results") };
     let sum = graph.add(Op::Binary(BinaryOp::Add), &[x, y], Loc::name("sum")).unwrap();
@@ -203,6 +213,7 @@ fn a_whole_graph_decomposes_through_fused_bodies() {
     assert_eq!(flat.ty(flat.outputs()[0].1), graph.ty(soft));
     assert_eq!(flat.outputs()[1].1.node, flat.inputs()[0]);
     let locs: Vec<&Loc> = flat.topological().into_iter().map(|node| &flat.node(node).loc).collect();
+    assert_eq!(locs[0], &Loc::name("given"));
     assert_eq!(locs[1], &Loc(vec!["call".into(), "inner".into()]));
     assert_eq!(locs[8], &Loc::name("soft"));
     assert_eq!(flat.decompose_all().unwrap(), flat);
