@@ -1,1 +1,4 @@
+//! The driver of forge-cc as a library.
 
+pub mod propose;
+pub mod search;

@@ -75,9 +75,14 @@ pub enum Event {
         seed: u64,
     },
     /// The same run goes on in another process.
-    RunResumed { budget: Budget },
+    RunResumed {
+        budget: Budget,
+    },
     /// Passes are done.
-    GraphReady { ops_before: usize, ops_after: usize },
+    GraphReady {
+        ops_before: usize,
+        ops_after: usize,
+    },
     /// A region to search; its body is the blob `<hash>.forge`.
     RegionFound {
         hash: String,
@@ -119,8 +124,19 @@ pub enum Event {
         seconds: f64,
     },
     /// The rewritten graph with these kernels against the unrewritten one.
-    WholeGraphMeasured { kernels: Vec<u64>, verdict: Verdict },
+    WholeGraphMeasured {
+        kernels: Vec<u64>,
+        verdict: Verdict,
+    },
     /// A winner that does not help end to end.
-    KernelDropped { id: u64, why: String },
-    RunFinished { stop: Stop, trials: u64, seconds: f64, winners: Vec<Winner> },
+    KernelDropped {
+        id: u64,
+        why: String,
+    },
+    RunFinished {
+        stop: Stop,
+        trials: u64,
+        seconds: f64,
+        winners: Vec<Winner>,
+    },
 }

@@ -106,7 +106,8 @@ fn entry(text: &[u8], line: usize) -> Result<Entry, JournalError> {
     struct Versioned {
         v: u64,
     }
-    let fault = |e: serde_json::Error| JournalError::Line { line, why: e.to_string() };
+    // The parser sees one line: only its column means anything.
+    let fault = |e: serde_json::Error| JournalError::Line { line, why: e.to_string().replace(" line 1 column ", " column ") };
     let Versioned { v } = serde_json::from_slice(text).map_err(fault)?;
     if v != u64::from(VERSION) {
         return Err(JournalError::Version { line, found: v });
@@ -161,7 +162,8 @@ impl Journal {
             .map_err(|e| JournalError::Line { line: self.next as usize + 1, why: e.to_string() })?;
         line.push(b'\n');
         self.write(&line)?;
-        if matches!(event, Event::CandidateJudged { .. } | Event::WholeGraphMeasured { .. } | Event::RunFinished { .. }) {
+        if matches!(event, Event::CandidateJudged { .. } | Event::WholeGraphMeasured { .. } | Event::RunFinished { .. })
+        {
             let path = self.folder.join(EVENTS);
             self.file.sync_data().map_err(io_error("cannot sync", &path))?;
         }

@@ -4,7 +4,7 @@
 use forge_ir::{Graph, OpClass};
 use forge_kernels::candidate::Candidate;
 use forge_kernels::templates::Parameters;
-use forge_kernels::verdict::Verdict;
+use forge_kernels::verdict::{Evidence, Reason, Verdict};
 
 use super::tree::{Offer, Outcome};
 
@@ -77,7 +77,7 @@ pub struct Ask<'a> {
     pub strategy: &'a str,
     /// A point of that offer's space.
     pub parameters: Parameters,
-    /// Hash of the accepted candidate that is to be refined.
+    /// Hash of the candidate, known to be right, that is to be refined.
     pub parent: Option<String>,
 }
 
@@ -101,12 +101,15 @@ pub trait Lab {
     fn judge(&mut self, region: &RegionTask, candidate: &Candidate) -> Verdict;
 }
 
-/// A verdict as the tree takes it.
+/// A verdict as the tree takes it: a kernel that is right but no faster still says something about its neighbours.
 #[must_use]
 pub fn outcome(candidate: &str, verdict: &Verdict) -> Outcome {
     match verdict {
         Verdict::Accepted { timing, .. } => {
             Outcome::Measured { candidate: candidate.to_owned(), ratio: timing.ratio, accepted: true }
+        }
+        Verdict::Rejected { reason: Reason::NotFaster, evidence: Evidence { timing: Some(timing), .. }, .. } => {
+            Outcome::Measured { candidate: candidate.to_owned(), ratio: timing.ratio, accepted: false }
         }
         Verdict::Rejected { reason, .. } => Outcome::Failed { reason: reason.to_string() },
     }

@@ -18,6 +18,12 @@ pub struct Policy {
     pub widening_exponent: f64,
     /// How much of a node's value is its best reward; the rest is the mean. A search wants the best kernel, not a good average.
     pub best_weight: f64,
+    /// The best counts half after this many visits that did not raise it.
+    pub patience: f64,
+    /// Part of a strategy's new points that are drawn from anywhere in its space, not from near its default.
+    pub spread: f64,
+    /// Weight of the last visit in what a region is expected to gain from the next.
+    pub gain_memory: f64,
     /// Factor on the prior for each step away from the default (or from the refined point).
     pub distance_decay: f64,
     /// Priors are jittered by this fraction, so that seeds differ where nothing else does.
@@ -33,6 +39,9 @@ impl Default for Policy {
             widening: 1.0,
             widening_exponent: 0.5,
             best_weight: 0.75,
+            patience: 12.0,
+            spread: 0.4,
+            gain_memory: 0.25,
             distance_decay: 0.7,
             jitter: 0.05,
             assumed_headroom: 3.0,

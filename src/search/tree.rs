@@ -1,4 +1,4 @@
-//! The search tree: root -> region -> strategy -> point, and from an accepted point to points that change one axis of it.
+//! The search tree: root -> region -> strategy -> point, and from a point whose kernel is right to points that change one axis of it.
 //!
 //! A pure state machine: [`Tree::select`] gives the next point to try and marks it as in flight (virtual loss), and
 //! [`Tree::record`] takes what came of it, in any order. Nothing here runs, waits or reads a clock, so evaluations may overlap.
@@ -35,6 +35,10 @@ pub struct Space {
 pub struct NodeIndex(usize);
 
 const ROOT: NodeIndex = NodeIndex(0);
+/// Gains of reward below this (1/20 % of the graph's time) are not told apart.
+const LEAST_GAIN: f64 = 1e-4;
+/// Attempts at a random point before the nearest to the default is taken instead.
+const DRAWS: usize = 8;
 
 /// Indices into the values of each axis.
 pub type Point = Vec<usize>;
@@ -56,8 +60,14 @@ pub struct Choice {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
     /// Correct and timed. `ratio` is the baseline's time over the candidate's.
-    Measured { candidate: String, ratio: f64, accepted: bool },
-    Failed { reason: String },
+    Measured {
+        candidate: String,
+        ratio: f64,
+        accepted: bool,
+    },
+    Failed {
+        reason: String,
+    },
 }
 
 /// A tried point, for reports.
@@ -94,7 +104,7 @@ struct Node {
     kind: Kind,
     prior: f64,
     children: Vec<NodeIndex>,
-    /// Whether something below (or a new child) may be chosen. May be true too long, never false too long.
+    /// Whether something below, or a new child, may be chosen. True too long at times, never false too long.
     open: bool,
     visits: u32,
     in_flight: u32,
@@ -102,8 +112,8 @@ struct Node {
     measured: u32,
     total: f64,
     best: f64,
-    /// Regions only: by how much all visits together raised the best reward.
-    gain: f64,
+    /// Visits since the best last rose.
+    stale: u32,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -111,22 +121,21 @@ struct RegionProgress {
     range: Range,
     /// Gain over [`NEUTRAL`] of the best accepted kernel.
     best_gain: f64,
-    potential: f64,
+    /// What a visit lately added to it: a moving average, which begins with the region's potential.
+    recent_gain: f64,
     /// For each offer: the points in the tree, and each value's place among the values of its axis in numeric order.
     claimed: Vec<BTreeSet<Point>>,
     ranks: Vec<Vec<Vec<usize>>>,
 }
 
 /// The tree. Cost of a choice: O(depth x children); memory: O(points tried x axes).
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Tree {
     policy: Policy,
     random: StdRng,
     spaces: Vec<Space>,
     regions: Vec<RegionProgress>,
     nodes: Vec<Node>,
-    /// The greatest gain of one visit so far.
-    largest_gain: f64,
 }
 
 enum Step {
@@ -143,7 +152,6 @@ impl Tree {
             random: StdRng::seed_from_u64(seed),
             regions: Vec::new(),
             nodes: Vec::new(),
-            largest_gain: 0.0,
             spaces: Vec::new(),
         };
         tree.add(ROOT, 0, Kind::Root, 1.0);
@@ -161,7 +169,7 @@ impl Tree {
             tree.regions.push(RegionProgress {
                 range: Range::default(),
                 best_gain: 0.0,
-                potential,
+                recent_gain: potential,
                 claimed: vec![BTreeSet::new(); space.offers.len()],
                 ranks: space.offers.iter().map(|o| o.axes.iter().map(ranks).collect()).collect(),
             });
@@ -186,23 +194,23 @@ impl Tree {
         None
     }
 
-    /// What came of a choice. A measured point may be refined from now on if it was accepted.
+    /// What came of a choice. A measured point may be refined from now on.
     pub fn record(&mut self, choice: Choice, outcome: Outcome) {
         let Choice { node, region, offer, point, .. } = choice;
-        let (mut gain, mut measured, mut accepted) = (0.0, None, false);
-        if let Outcome::Measured { ratio, accepted: good, .. } = &outcome {
+        let (mut gain, mut measured, mut near) = (0.0, None, VecDeque::new());
+        if let Outcome::Measured { ratio, accepted, .. } = &outcome {
             let value = reward(self.spaces[region].share, *ratio);
             let progress = &mut self.regions[region];
             progress.range.widen(value);
             measured = Some(value);
-            accepted = *good;
-            if accepted {
+            if *accepted {
                 gain = (value - NEUTRAL - progress.best_gain).max(0.0);
                 progress.best_gain += gain;
             }
+            near = self.neighbours(region, offer, &point);
         }
-        self.largest_gain = self.largest_gain.max(gain);
-        let near = if accepted { self.neighbours(region, offer, &point) } else { VecDeque::new() };
+        let progress = &mut self.regions[region];
+        progress.recent_gain += self.policy.gain_memory * (gain - progress.recent_gain);
         let opens = !near.is_empty();
         if let Kind::Point { neighbours, outcome: slot, .. } = &mut self.node_mut(node).kind {
             *neighbours = near;
@@ -213,11 +221,13 @@ impl Tree {
             let step = self.node_mut(at);
             step.in_flight = step.in_flight.saturating_sub(1);
             step.visits += 1;
-            step.gain += gain;
+            step.stale += 1;
             if let Some(value) = measured {
                 step.measured += 1;
                 step.total += value;
-                step.best = step.best.max(value);
+                if value > step.best {
+                    (step.best, step.stale) = (value, 0);
+                }
             }
             step.open |= opens;
             if at == ROOT {
@@ -259,7 +269,7 @@ impl Tree {
 
     fn add(&mut self, parent: NodeIndex, region: usize, kind: Kind, prior: f64) -> NodeIndex {
         let index = NodeIndex(self.nodes.len());
-        // A point opens once it is accepted.
+        // A point opens once it is measured.
         let open = !matches!(kind, Kind::Point { .. });
         self.nodes.push(Node {
             parent,
@@ -273,7 +283,7 @@ impl Tree {
             measured: 0,
             total: 0.0,
             best: 0.0,
-            gain: 0.0,
+            stale: 0,
         });
         if index != ROOT {
             self.node_mut(parent).children.push(index);
@@ -322,37 +332,46 @@ impl Tree {
         best.map(|(_, index)| index)
     }
 
-    /// In [0, 1]. Regions compete by how much a visit still raises the whole graph's speed-up, whatever is below a region by how
-    /// good its kernels are. A visit in flight counts as one that brought nothing.
+    /// In [0, 1]. Regions compete by how much a visit lately raised the whole graph's speed-up, whatever is below a region by how
+    /// good its kernels are and whether they still get better. A visit in flight counts as one that brought nothing.
     fn value(&self, node: &Node) -> f64 {
         let visits = node.visits + node.in_flight;
+        let landed = if visits == 0 { 1.0 } else { f64::from(node.visits) / f64::from(visits) };
+        let progress = &self.regions[node.region];
         if let Kind::Region = node.kind {
-            let gain = match visits {
-                0 => self.regions[node.region].potential,
-                _ => node.gain / f64::from(visits),
-            };
-            return if self.largest_gain > 0.0 { (gain / self.largest_gain).min(1.0) } else { f64::from(visits == 0) };
+            let greatest = self.regions.iter().map(|region| region.recent_gain).fold(LEAST_GAIN, f64::max);
+            return landed * progress.recent_gain / greatest;
         }
-        if visits == 0 {
-            return 1.0;
+        match (node.visits, node.measured) {
+            (0, _) => landed,
+            (_, 0) => 0.0,
+            (visits, measured) => {
+                let mean = progress.range.scale(node.total / f64::from(measured)) * f64::from(measured) / f64::from(visits);
+                let fresh = 1.0 / (1.0 + f64::from(node.stale) / self.policy.patience);
+                let weight = self.policy.best_weight;
+                landed * ((1.0 - weight) * mean + weight * progress.range.scale(node.best) * fresh)
+            }
         }
-        if node.measured == 0 {
-            return 0.0;
-        }
-        let range = &self.regions[node.region].range;
-        let mean = range.scale(node.total / f64::from(node.measured)) * f64::from(node.measured) / f64::from(visits);
-        let weight = self.policy.best_weight;
-        (1.0 - weight) * mean + weight * range.scale(node.best) * f64::from(node.visits) / f64::from(visits)
     }
 
     /// The next point that may be added below a node, with its offer and its distance.
     fn next_point(&mut self, at: NodeIndex) -> Option<(usize, usize, Point)> {
-        let Tree { nodes, regions, spaces, random, .. } = self;
+        let Tree { nodes, regions, spaces, random, policy, .. } = self;
         let node = &mut nodes[at.0];
         match &mut node.kind {
             Kind::Root | Kind::Region => None,
             Kind::Strategy { offer, frontier } => {
                 let axes = &spaces[node.region].offers[*offer].axes;
+                let claimed = &regions[node.region].claimed[*offer];
+                // A broad hill around the default must not hide what is far from it.
+                if !claimed.is_empty() && random.random::<f64>() < policy.spread {
+                    for _ in 0..DRAWS {
+                        let point: Point = axes.iter().map(|axis| random.random_range(0..axis.values.len())).collect();
+                        if !claimed.contains(&point) {
+                            return Some((*offer, 0, point));
+                        }
+                    }
+                }
                 while let Some((distance, _, point)) = frontier.pop_first() {
                     // Every point but the default is reached from one other: the one with its last non-zero axis one less.
                     let last = point.iter().rposition(|index| *index > 0).unwrap_or(0);
@@ -363,7 +382,7 @@ impl Tree {
                             frontier.insert((distance + 1, random.random(), further));
                         }
                     }
-                    if !regions[node.region].claimed[*offer].contains(&point) {
+                    if !claimed.contains(&point) {
                         return Some((*offer, distance, point));
                     }
                 }
