@@ -181,7 +181,8 @@ impl Generator {
         if g.random.chance(30) {
             g.graph.metadata.insert("producer".into(), "pytorch 2.11".into());
         }
-        g.fresh_input();
+        // Every symbol is a dim of an input, so that inputs bind it.
+        g.input(TensorType::new(DType::F32, vec![Dim::symbol("N"), Dim::symbol("S")]));
         for _ in 0..size.max(1) {
             let maker = *g.random.of(MAKERS);
             if let Some(node) = maker(&mut g) {
@@ -194,8 +195,7 @@ impl Generator {
         for (i, value) in dead.iter().enumerate() {
             // A little dead code is part of the game.
             if i + 1 == dead.len() || g.random.chance(85) {
-                let name = if g.random.chance(70) { format!("out.{i}") } else { String::new() };
-                outputs.push((name, *value));
+                outputs.push((format!("out.{i}"), *value));
             }
         }
         if g.random.chance(20)
@@ -256,12 +256,6 @@ impl Generator {
         Some(self.dtype()).filter(|d| *d != DType::Bool).unwrap_or(DType::I32)
     }
 
-    fn fresh_input(&mut self) -> Value {
-        let (dtype, rank) = (self.dtype(), self.random.below(4));
-        let shape = self.shape(rank);
-        self.input(TensorType::new(dtype, shape))
-    }
-
     fn input(&mut self, ty: TensorType) -> Value {
         let count = self.graph.inputs().len();
         let name = if self.random.chance(10) { format!("input {count}") } else { format!("x{count}") };
@@ -291,7 +285,7 @@ impl Generator {
                 let special = self.random.chance(10);
                 let data = random_tensor(&mut self.random, dtype, &fixed, special);
                 let name = *self.random.of(&NAMES);
-                let name = if self.random.chance(5) { name.into() } else { format!("{name}{}", self.values.len()) };
+                let name = format!("{name}{}", self.random.below(1_000_000));
                 self.graph.add_weight(&name, data)
             }
             _ => {

@@ -14,6 +14,7 @@ pub mod dtype;
 pub mod graph;
 pub mod hash;
 pub mod infer;
+pub mod interp;
 pub mod op;
 pub mod patch;
 pub mod region;

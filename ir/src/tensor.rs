@@ -118,8 +118,8 @@ impl Tensor {
                 DType::I16 => (*v as i16).write_le(&mut bytes),
                 DType::I32 => (*v as i32).write_le(&mut bytes),
                 DType::I64 => (*v as i64).write_le(&mut bytes),
-                DType::F16 => half::f16::from_f64(*v).write_le(&mut bytes),
-                DType::BF16 => half::bf16::from_f64(*v).write_le(&mut bytes),
+                DType::F16 => half::f16::from_f32(round_to_odd(*v)).write_le(&mut bytes),
+                DType::BF16 => half::bf16::from_f32(round_to_odd(*v)).write_le(&mut bytes),
                 DType::F32 => (*v as f32).write_le(&mut bytes),
                 DType::F64 => v.write_le(&mut bytes),
             }
@@ -242,6 +242,20 @@ impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tensor({}, {} bytes)", self.ty(), self.bytes.len())
     }
+}
+
+/// f64 to f32 with an inexact result forced odd: a second rounding, to a format with at most 22 bits, is then the
+/// rounding of the f64 (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). `half` converts from
+/// f64 by dropping the low 32 bits first, which moves values just above a tie.
+pub(crate) fn round_to_odd(wide: f64) -> f32 {
+    let near = wide as f32;
+    if !near.is_finite() || f64::from(near) == wide || near.to_bits() & 1 == 1 {
+        // An overflow to infinity is one in the narrower format too.
+        return near;
+    }
+    // The inexact value lies between `near` (even) and its odd neighbour toward the value.
+    let away = f64::from(near).abs() < wide.abs();
+    f32::from_bits(if near == 0.0 || away { near.to_bits() + 1 } else { near.to_bits() - 1 })
 }
 
 /// A Rust type that stores one element of a [`DType`].

@@ -254,7 +254,10 @@ pub fn weight_flags(graph: &Graph, region: &Region) -> Vec<bool> {
 /// A contraction whose second operand is a weight.
 fn is_anchor(graph: &Graph, node: NodeId) -> bool {
     let weight = |slot: usize| {
-        graph.operands(node).get(slot).is_some_and(|v| matches!(graph.op(v.node), Op::Weight { .. } | Op::Constant { .. }))
+        graph
+            .operands(node)
+            .get(slot)
+            .is_some_and(|v| matches!(graph.op(v.node), Op::Weight { .. } | Op::Constant { .. }))
     };
     matches!(graph.op(node), Op::MatMul { .. } | Op::Conv { .. }) && weight(1)
 }

@@ -112,6 +112,8 @@ struct Node {
     measured: u32,
     total: f64,
     best: f64,
+    /// Points only: the reward of the point itself.
+    own: f64,
     /// Visits since the best last rose.
     stale: u32,
 }
@@ -216,6 +218,7 @@ impl Tree {
             *neighbours = near;
             *slot = Some(outcome);
         }
+        self.node_mut(node).own = measured.unwrap_or(0.0);
         let mut at = node;
         loop {
             let step = self.node_mut(at);
@@ -283,6 +286,7 @@ impl Tree {
             measured: 0,
             total: 0.0,
             best: 0.0,
+            own: 0.0,
             stale: 0,
         });
         if index != ROOT {
@@ -299,7 +303,10 @@ impl Tree {
         let node = self.node(at);
         let best = self.best_child(at);
         let visits = node.visits + node.in_flight;
-        let wants_more = node.children.len() < self.policy.width(visits);
+        // A refinement that is better than what it refines is followed up before its siblings are tried.
+        let follows = matches!(node.kind, Kind::Point { .. })
+            && best.is_none_or(|child| self.node(child).best <= node.own);
+        let wants_more = follows || node.children.len() < self.policy.width(visits);
         if (best.is_none() || wants_more)
             && let Some((offer, distance, point)) = self.next_point(at)
         {

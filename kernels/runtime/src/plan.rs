@@ -40,7 +40,7 @@ pub struct Port {
 #[serde(transparent)]
 pub struct BufferId(pub u32);
 
-/// A dense, 64-byte aligned (caller memory: element-aligned) block of bytes.
+/// A dense, 64-byte aligned (caller memory and weights: element-aligned) block of bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Buffer {
     pub bytes: Size,

@@ -34,7 +34,7 @@ static ALLOCATOR: Counting = Counting;
 fn the_second_call_allocates_nothing() {
     let mut plan = mixed_plan();
     // The GEMM library allocates its packing buffers; a kernel in its place leaves only what is ours.
-    plan["steps"][2] = kernels::kernel("reverse_rows", &[6], &[7], json!([3]), json!("N"), json!(12));
+    plan["steps"][2] = kernels::kernel("reverse_rows", &[6], &[7], &json!([3]), &json!("N"), &json!(12));
     let folder = write_folder(&plan, &[("w", &mixed_weights())]);
     for threads in [1, 2, 4] {
         let executable =

@@ -65,7 +65,14 @@ pub(crate) fn write_folder(plan: &Value, weights: &[(&str, &[f32])]) -> tempfile
     folder
 }
 
-pub(crate) fn kernel(symbol: &str, reads: &[u32], writes: &[u32], sizes: Value, grid: Value, scratch: Value) -> Value {
+pub(crate) fn kernel(
+    symbol: &str,
+    reads: &[u32],
+    writes: &[u32],
+    sizes: &Value,
+    grid: &Value,
+    scratch: &Value,
+) -> Value {
     json!({
         "step": "kernel", "module": 0, "symbol": symbol, "reads": reads, "writes": writes, "sizes": sizes, "grid": grid,
         "grain": 1, "scratch": scratch, "label": symbol,
@@ -102,18 +109,18 @@ pub(crate) fn mixed_plan() -> Value {
         "modules": [{"file": "kernels/kernels.so", "hash": ""}],
         "prepare": [
             {"step": "copy", "from": 2, "to": 11},
-            kernel("transpose", &[11], &[3], json!([3, 4]), json!(3), json!(0)),
+            kernel("transpose", &[11], &[3], &json!([3, 4]), &json!(3), &json!(0)),
         ],
         "steps": [
-            kernel("add_relu", &[0, 1], &[4], json!([]), json!("N*4"), json!(0)),
-            kernel("reverse_rows", &[5], &[6], json!([4]), json!("N"), json!(16)),
+            kernel("add_relu", &[0, 1], &[4], &json!([]), &json!("N*4"), &json!(0)),
+            kernel("reverse_rows", &[5], &[6], &json!([4]), &json!("N"), &json!(16)),
             {
                 "step": "gemm", "dtype": "f32", "m": "N", "n": 3, "k": 4, "batch": [], "label": "matmul",
                 "a": {"buffer": 6, "row_stride": 4, "column_stride": 1, "batch_strides": []},
                 "b": {"buffer": 3, "row_stride": 3, "column_stride": 1, "batch_strides": []},
                 "c": {"buffer": 7, "row_stride": 3, "column_stride": 1, "batch_strides": []},
             },
-            kernel("row_sum", &[7], &[8], json!([3]), json!("N"), json!(0)),
+            kernel("row_sum", &[7], &[8], &json!([3]), &json!("N"), &json!(0)),
             {"step": "copy", "from": 5, "to": 9},
         ],
     })
