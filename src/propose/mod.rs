@@ -1,6 +1,7 @@
 //! Where candidates come from. A proposer says which of its strategies apply to a region, and writes the kernel at a point of one.
 
 pub mod template;
+pub mod user;
 
 use forge_kernels::candidate::Candidate;
 
@@ -57,3 +58,6 @@ impl Proposers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

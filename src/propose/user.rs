@@ -64,7 +64,9 @@ pub struct UserKernel {
 pub enum UserKernelError {
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{file}: no launch plan; the file must hold a comment that begins with '{OPENING}' and holds the plan as JSON")]
+    #[error(
+        "{file}: no launch plan; the file must hold a comment that begins with '{OPENING}' and holds the plan as JSON"
+    )]
     NoHeader { file: String },
     #[error("{file}:{line}: the comment of the launch plan is not closed")]
     Open { file: String, line: usize },
@@ -80,7 +82,8 @@ impl UserKernel {
     /// # Errors
     /// If it cannot be read, or says what no region could fit.
     pub fn load(path: &Path) -> Result<UserKernel, UserKernelError> {
-        let text = fs::read_to_string(path).map_err(|source| UserKernelError::Read { path: path.to_owned(), source })?;
+        let text =
+            fs::read_to_string(path).map_err(|source| UserKernelError::Read { path: path.to_owned(), source })?;
         UserKernel::parse(&path.display().to_string(), &text)
     }
 
@@ -122,8 +125,7 @@ impl UserKernel {
         }
         let includes = code.contains(PRELUDE.trim_end());
         let source = if includes { text.to_owned() } else { format!("{PRELUDE}{text}") };
-        let origin =
-            Origin { proposer: NAME.into(), strategy: name, parameters: Default::default(), parent: None };
+        let origin = Origin { proposer: NAME.into(), strategy: name, parameters: Default::default(), parent: None };
         Ok(UserKernel { region, candidate: Candidate { dialect: Dialect::Cpp, source, launch, origin } })
     }
 
@@ -141,13 +143,18 @@ impl UserKernel {
         if let Some(symbol) = used.difference(&known).next() {
             return Some(format!("its dimensions name '{symbol}', which the region does not have"));
         }
-        let mut check = Check { plan, region, written: BTreeSet::new() };
+        let mut check = Check { plan, region, read: BTreeSet::new(), written: BTreeSet::new() };
         let fault = plan.prepare.iter().find_map(|launch| check.launch(launch, true));
         let fault = fault.or_else(|| plan.launches.iter().find_map(|launch| check.launch(launch, false)));
-        fault.or_else(|| {
-            let missing = (0..region.body.outputs().len()).find(|i| !check.written.contains(&format!("output {i}")));
-            missing.map(|i| format!("no launch writes output {i}"))
-        })
+        if fault.is_some() {
+            return fault;
+        }
+        if let Some(i) = (0..region.body.outputs().len()).find(|i| !check.written.contains(&format!("output {i}"))) {
+            return Some(format!("no launch writes output {i}"));
+        }
+        // The region depends on each of its inputs.
+        let unread = (0..region.body.inputs().len()).find(|i| !check.read.contains(i));
+        unread.map(|i| format!("no launch reads input {i}"))
     }
 }
 
@@ -155,6 +162,8 @@ impl UserKernel {
 struct Check<'a> {
     plan: &'a LaunchPlan,
     region: &'a RegionTask,
+    /// Inputs.
+    read: BTreeSet<usize>,
     written: BTreeSet<String>,
 }
 
@@ -179,7 +188,10 @@ impl Check<'_> {
                 Slot::Input(i) if preparing && self.region.weight_inputs.get(i) != Some(&true) => {
                     Some("is not a weight at every occurrence")
                 }
-                Slot::Input(_) => None,
+                Slot::Input(i) => {
+                    self.read.insert(i);
+                    None
+                }
                 _ if !self.written.contains(&format!("{kind} {index}")) => Some("was not written before"),
                 _ => None,
             };
@@ -227,9 +239,9 @@ fn dims(plan: &LaunchPlan) -> impl Iterator<Item = &Dim> {
     let of_launches = launches(plan).flat_map(|launch| match launch {
         Launch::Kernel { sizes, grid, grain, scratch, .. } => sizes.iter().chain([grid, grain, scratch]).collect(),
         Launch::Gemm { m, n, k, batch, a, b, c, .. } => {
-            let strides = [a, b, c].into_iter().flat_map(|matrix| {
-                matrix.batch_strides.iter().chain([&matrix.row_stride, &matrix.column_stride])
-            });
+            let strides = [a, b, c]
+                .into_iter()
+                .flat_map(|matrix| matrix.batch_strides.iter().chain([&matrix.row_stride, &matrix.column_stride]));
             [m, n, k].into_iter().chain(batch).chain(strides).collect()
         }
         Launch::Copy { .. } => Vec::new(),

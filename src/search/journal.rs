@@ -107,7 +107,8 @@ fn entry(text: &[u8], line: usize) -> Result<Entry, JournalError> {
         v: u64,
     }
     // The parser sees one line: only its column means anything.
-    let fault = |e: serde_json::Error| JournalError::Line { line, why: e.to_string().replace(" line 1 column ", " column ") };
+    let fault =
+        |e: serde_json::Error| JournalError::Line { line, why: e.to_string().replace(" line 1 column ", " column ") };
     let Versioned { v } = serde_json::from_slice(text).map_err(fault)?;
     if v != u64::from(VERSION) {
         return Err(JournalError::Version { line, found: v });

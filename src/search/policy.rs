@@ -35,12 +35,12 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Policy {
         Policy {
-            exploration: 0.6,
+            exploration: 0.2,
             widening: 1.0,
             widening_exponent: 0.5,
-            best_weight: 0.75,
-            patience: 12.0,
-            spread: 0.4,
+            best_weight: 0.95,
+            patience: 200.0,
+            spread: 0.6,
             gain_memory: 0.25,
             distance_decay: 0.7,
             jitter: 0.05,

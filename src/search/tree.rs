@@ -304,8 +304,8 @@ impl Tree {
         let best = self.best_child(at);
         let visits = node.visits + node.in_flight;
         // A refinement that is better than what it refines is followed up before its siblings are tried.
-        let follows = matches!(node.kind, Kind::Point { .. })
-            && best.is_none_or(|child| self.node(child).best <= node.own);
+        let follows =
+            matches!(node.kind, Kind::Point { .. }) && best.is_none_or(|child| self.node(child).best <= node.own);
         let wants_more = follows || node.children.len() < self.policy.width(visits);
         if (best.is_none() || wants_more)
             && let Some((offer, distance, point)) = self.next_point(at)
@@ -353,7 +353,8 @@ impl Tree {
             (0, _) => landed,
             (_, 0) => 0.0,
             (visits, measured) => {
-                let mean = progress.range.scale(node.total / f64::from(measured)) * f64::from(measured) / f64::from(visits);
+                let mean =
+                    progress.range.scale(node.total / f64::from(measured)) * f64::from(measured) / f64::from(visits);
                 let fresh = 1.0 / (1.0 + f64::from(node.stale) / self.policy.patience);
                 let weight = self.policy.best_weight;
                 landed * ((1.0 - weight) * mean + weight * progress.range.scale(node.best) * fresh)

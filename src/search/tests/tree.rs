@@ -144,8 +144,11 @@ fn attention_moves_on_from_a_region_that_gains_no_more() {
 
 #[test]
 fn the_default_comes_first_then_what_is_near() {
-    let mut tree =
-        Tree::new(vec![space(0.5, vec![offer("template/a", vec![axis("x", 9), axis("y", 9)])])], Policy::default(), 5);
+    let mut tree = Tree::new(
+        vec![space(0.5, vec![offer("template/a", vec![axis("x", 9), axis("y", 9)])])],
+        Policy { spread: 0.0, ..Policy::default() },
+        5,
+    );
     // Nothing is right, so nothing is refined: distance from the default never falls.
     let order = exhaust(&mut tree, |_| failed());
     let distances: Vec<usize> = order.iter().map(|(_, _, point)| point.iter().sum()).collect();
