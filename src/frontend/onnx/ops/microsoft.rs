@@ -1,0 +1,129 @@
+//! ONNX Runtime's own operators that stay exact, and the linear quantisation operators.
+
+use forge_ir::{BinaryOp, DType, Dim, GeluApproximate, Op, Value};
+
+use super::super::lower::{Call, Lowered, Refusal, normalize_axis};
+use super::activation::swish_of;
+use super::norm::{layer_norm, rms_norm};
+
+pub(super) fn gelu(call: &mut Call<'_, '_>) -> Lowered {
+    let x = call.input(0)?;
+    let y = call.gelu(x, GeluApproximate::None)?;
+    call.output(0, y)
+}
+
+pub(super) fn bias_gelu(call: &mut Call<'_, '_>) -> Lowered {
+    let (x, bias) = (call.input(0)?, call.input(1)?);
+    let sum = call.binary(BinaryOp::Add, x, bias)?;
+    let y = call.gelu(sum, GeluApproximate::None)?;
+    call.output(0, y)
+}
+
+pub(super) fn fast_gelu(call: &mut Call<'_, '_>) -> Lowered {
+    let mut x = call.input(0)?;
+    if let Some(bias) = call.optional(1)? {
+        x = call.binary(BinaryOp::Add, x, bias)?;
+    }
+    let y = call.gelu(x, GeluApproximate::Tanh)?;
+    call.output(0, y)
+}
+
+pub(super) fn quick_gelu(call: &mut Call<'_, '_>) -> Lowered {
+    let alpha = call.attributes.float_or("alpha", 1.702)?;
+    let x = call.input(0)?;
+    let y = swish_of(call, x, alpha)?;
+    call.output(0, y)
+}
+
+pub(super) fn fused_matmul(call: &mut Call<'_, '_>) -> Lowered {
+    let alpha = call.attributes.float_or("alpha", 1.0)?;
+    let trans_a = call.attributes.flag("transA")?;
+    let trans_b = call.attributes.flag("transB")?;
+    if call.attributes.flag("transBatchA")? || call.attributes.flag("transBatchB")? {
+        return Err(Refusal::unsupported(
+            "transBatch is not supported",
+            "export the model without ONNX Runtime's fusions",
+        ));
+    }
+    let (a, b) = (call.input(0)?, call.input(1)?);
+    let mut y = call.emit(Op::MatMul { trans_a, trans_b }, &[a, b])?;
+    if alpha != 1.0 {
+        y = call.with_scalar(BinaryOp::Mul, y, alpha)?;
+    }
+    call.output(0, y)
+}
+
+/// `input + skip (+ bias)`, which is also output 3.
+fn skipped(call: &mut Call<'_, '_>, bias_input: usize) -> Result<Value, Refusal> {
+    for (index, name) in [(1, "mean"), (2, "inv_std_var")] {
+        if call.output_used(index) {
+            return Err(Refusal::unsupported(
+                format!("its output {index} ({name}) is used, which is not supported"),
+                "export the model without ONNX Runtime's fusions",
+            ));
+        }
+    }
+    let (x, skip) = (call.input(0)?, call.input(1)?);
+    let mut sum = call.binary(BinaryOp::Add, x, skip)?;
+    if let Some(bias) = call.optional(bias_input)? {
+        sum = call.binary(BinaryOp::Add, sum, bias)?;
+    }
+    call.output(3, sum)?;
+    Ok(sum)
+}
+
+/// (input, skip, gamma, beta?, bias?)
+pub(super) fn skip_layer_norm(call: &mut Call<'_, '_>) -> Lowered {
+    let epsilon = call.attributes.float_or("epsilon", 1e-12)?;
+    let sum = skipped(call, 4)?;
+    let (gamma, beta) = (call.input(2)?, call.optional(3)?);
+    let axis = normalize_axis(-1, call.rank(sum))?;
+    let y = layer_norm(call, sum, gamma, beta, axis, epsilon)?;
+    call.output(0, y)
+}
+
+/// (input, skip, gamma, bias?)
+pub(super) fn skip_rms_norm(call: &mut Call<'_, '_>) -> Lowered {
+    let epsilon = call.attributes.float_or("epsilon", 1e-12)?;
+    let sum = skipped(call, 3)?;
+    let gamma = call.input(2)?;
+    let axis = normalize_axis(-1, call.rank(sum))?;
+    let y = rms_norm(call, sum, gamma, axis, epsilon)?;
+    call.output(0, y)
+}
+
+/// `(x - zero_point) * scale`, in the scale's dtype.
+pub(super) fn dequantize_linear(call: &mut Call<'_, '_>) -> Lowered {
+    call.attributes.ignore(&["output_dtype"]);
+    let axis = call.attributes.int_or("axis", 1)?;
+    if call.attributes.int_or("block_size", 0)? != 0 {
+        return Err(Refusal::unsupported(
+            "blocked quantisation is not supported",
+            "dequantise the weights before export",
+        ));
+    }
+    let (x, scale, zero_point) = (call.input(0)?, call.input(1)?, call.optional(2)?);
+    let (ty, dtype) = (call.ty(x), call.dtype(scale));
+    let per_axis = call.rank(scale) == 1 && !call.shape(scale)[0].is_one();
+    let mut shape = vec![Dim::from(1); ty.rank()];
+    if per_axis {
+        let axis = normalize_axis(axis, ty.rank())?;
+        shape[axis] = call.shape(scale)[0].clone();
+    } else {
+        shape.clear();
+    }
+    // Exact: the difference of two 8- or 16-bit numbers fits i32; i32 operands have no zero point.
+    let wide = call.cast(x, DType::I32)?;
+    let shifted = match zero_point {
+        Some(zero) => {
+            let zero = call.reshape(zero, shape.clone())?;
+            let zero = call.cast(zero, DType::I32)?;
+            call.binary(BinaryOp::Sub, wide, zero)?
+        }
+        None => wide,
+    };
+    let value = call.cast(shifted, dtype)?;
+    let scale = call.reshape(scale, shape)?;
+    let y = call.binary(BinaryOp::Mul, value, scale)?;
+    call.output(0, y)
+}
