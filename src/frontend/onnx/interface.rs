@@ -9,6 +9,8 @@ use crate::frontend::Fault;
 
 /// Larger dims are taken for damage: no device holds such a tensor.
 const MAX_DIM: i64 = 1 << 40;
+/// What exporters write for "dynamic", which is not one dim wherever it stands.
+const UNNAMED: [&str; 6] = ["", "?", "*", "-1", "None", "unk"];
 /// Words that the text form of dims gives a meaning.
 const RESERVED: [&str; 4] = ["floordiv", "mod", "max", "min"];
 
@@ -31,7 +33,9 @@ pub(super) fn inputs(
         .collect();
     // Plain names first, so that an expression over them (`2*batch`) is one.
     for dim in tensors.iter().flatten().flat_map(|t| t.shape.iter().flat_map(|s| &s.dim)) {
-        if let Some(DimensionValue::Param(param)) = &dim.value {
+        if let Some(DimensionValue::Param(param)) = &dim.value
+            && !UNNAMED.contains(&param.trim())
+        {
             symbols.declare(param);
         }
     }
@@ -97,7 +101,7 @@ fn typed(input: &ValueInfoProto, tensor: &TensorTypeProto, symbols: &mut Symbols
                     "a dimension is a name or a number from 0 to 2^40: export the model again",
                 ));
             }
-            Some(DimensionValue::Param(param)) if param.trim().is_empty() => symbols.fresh(&input.name, axis),
+            Some(DimensionValue::Param(param)) if UNNAMED.contains(&param.trim()) => symbols.fresh(&input.name, axis),
             Some(DimensionValue::Param(param)) => symbols.dim(param),
         });
     }

@@ -143,7 +143,7 @@ impl Call<'_, '_> {
             let list: Vec<String> = dims.iter().map(Dim::to_string).collect();
             Refusal::unsupported(
                 format!("{what} depends on symbolic dims ([{}])", list.join(", ")),
-                "fix these dims with shape bindings",
+                bind_symbols(&dims.iter().collect::<Vec<_>>()),
             )
         })
     }
@@ -420,7 +420,15 @@ pub(super) fn fixed(dim: &Dim, what: &str) -> Result<i64, Refusal> {
     dim.as_const().ok_or_else(|| {
         Refusal::unsupported(
             format!("{what} must be fixed, but is {dim}"),
-            format!("give {dim} a value with a shape binding, or export the model with this dimension static"),
+            format!("{}, or export the model with this dimension static", bind_symbols(&[dim])),
         )
     })
+}
+
+/// Advice to bind the symbols of `dims`.
+pub(super) fn bind_symbols(dims: &[&Dim]) -> String {
+    let mut symbols = std::collections::BTreeSet::new();
+    dims.iter().for_each(|dim| dim.symbols(&mut symbols));
+    let list: Vec<String> = symbols.into_iter().map(|s| format!("'{s}'")).collect();
+    format!("give {} a value with a shape binding", list.join(" and "))
 }

@@ -86,7 +86,9 @@ pub(super) fn size(call: &mut Call<'_, '_>) -> Lowered {
 /// `[start, start + delta, ..)` below (or above) `limit`.
 pub(super) fn range(call: &mut Call<'_, '_>) -> Lowered {
     let dtype = call.input_type(0)?.dtype;
-    let (start, step, len) = if dtype.is_float() {
+    // Float ranges over sizes are integer ranges in another dtype.
+    let whole = (0..3).all(|i| call.known(i).is_some_and(|k| k.dims().is_some()));
+    let (start, step, len) = if dtype.is_float() && !whole {
         let mut bounds = Vec::new();
         for (index, what) in ["the start", "the limit", "the step"].into_iter().enumerate() {
             match call.floats(index, what)?.as_slice() {
@@ -168,7 +170,8 @@ pub(super) fn if_(call: &mut Call<'_, '_>) -> Lowered {
     let condition = call.constant(0)?.ok_or_else(|| {
         Refusal::unsupported(
             "its condition depends on the data that flow through the model",
-            "export one model for each branch, or compute both branches and choose with Where",
+            "if it asks for a size, fix the size with a shape binding; else export one model for each branch, or compute \
+             both branches and choose with Where",
         )
     })?;
     let taken = condition.to_f64().first().is_some_and(|c| *c != 0.0);

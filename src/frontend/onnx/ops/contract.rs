@@ -106,6 +106,17 @@ pub(super) fn explicit_pads(call: &Call<'_, '_>, axes: usize) -> Result<(Vec<i64
 pub(super) fn conv(call: &mut Call<'_, '_>) -> Lowered {
     let (x, weight) = (call.input(0)?, call.input(1)?);
     let bias = call.optional(2)?;
+    let y = convolved(call, x, weight, bias)?;
+    call.output(0, y)
+}
+
+/// A convolution with the node's attributes.
+pub(super) fn convolved(
+    call: &mut Call<'_, '_>,
+    x: Value,
+    weight: Value,
+    bias: Option<Value>,
+) -> Result<Value, Refusal> {
     let attributes = convolution(call, x, weight)?;
     let axes = attributes.kernel.len();
     let explicit = explicit_pads(call, axes)?;
@@ -120,8 +131,7 @@ pub(super) fn conv(call: &mut Call<'_, '_>) -> Lowered {
     let window = Window { strides: attributes.strides, pads_begin, pads_end, dilations: attributes.dilations };
     let mut operands = vec![x, weight];
     operands.extend(bias);
-    let y = call.emit(Op::Conv { window, groups: attributes.groups }, &operands)?;
-    call.output(0, y)
+    call.emit(Op::Conv { window, groups: attributes.groups }, &operands)
 }
 
 pub(super) fn conv_transpose(call: &mut Call<'_, '_>) -> Lowered {

@@ -1,6 +1,6 @@
-//! ONNX Runtime's own operators that stay exact, and the linear quantisation operators.
+//! ONNX Runtime's own operators, as optimised files contain them.
 
-use forge_ir::{BinaryOp, DType, Dim, GeluApproximate, Op, Value};
+use forge_ir::{BinaryOp, GeluApproximate, Op, Value};
 
 use super::super::lower::{Call, Lowered, Refusal, normalize_axis};
 use super::activation::swish_of;
@@ -89,41 +89,5 @@ pub(super) fn skip_rms_norm(call: &mut Call<'_, '_>) -> Lowered {
     let gamma = call.input(2)?;
     let axis = normalize_axis(-1, call.rank(sum))?;
     let y = rms_norm(call, sum, gamma, axis, epsilon)?;
-    call.output(0, y)
-}
-
-/// `(x - zero_point) * scale`, in the scale's dtype.
-pub(super) fn dequantize_linear(call: &mut Call<'_, '_>) -> Lowered {
-    call.attributes.ignore(&["output_dtype"]);
-    let axis = call.attributes.int_or("axis", 1)?;
-    if call.attributes.int_or("block_size", 0)? != 0 {
-        return Err(Refusal::unsupported(
-            "blocked quantisation is not supported",
-            "dequantise the weights before export",
-        ));
-    }
-    let (x, scale, zero_point) = (call.input(0)?, call.input(1)?, call.optional(2)?);
-    let (ty, dtype) = (call.ty(x), call.dtype(scale));
-    let per_axis = call.rank(scale) == 1 && !call.shape(scale)[0].is_one();
-    let mut shape = vec![Dim::from(1); ty.rank()];
-    if per_axis {
-        let axis = normalize_axis(axis, ty.rank())?;
-        shape[axis] = call.shape(scale)[0].clone();
-    } else {
-        shape.clear();
-    }
-    // Exact: the difference of two 8- or 16-bit numbers fits i32; i32 operands have no zero point.
-    let wide = call.cast(x, DType::I32)?;
-    let shifted = match zero_point {
-        Some(zero) => {
-            let zero = call.reshape(zero, shape.clone())?;
-            let zero = call.cast(zero, DType::I32)?;
-            call.binary(BinaryOp::Sub, wide, zero)?
-        }
-        None => wide,
-    };
-    let value = call.cast(shifted, dtype)?;
-    let scale = call.reshape(scale, shape)?;
-    let y = call.binary(BinaryOp::Mul, value, scale)?;
     call.output(0, y)
 }

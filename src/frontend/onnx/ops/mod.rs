@@ -13,6 +13,7 @@ mod elementwise;
 mod index;
 mod microsoft;
 mod norm;
+mod quantize;
 mod recurrent;
 mod reduce;
 mod resize;
@@ -106,14 +107,16 @@ pub static SUPPORTED: &[Supported] = &[
     noted("Constant", 7, "dense numbers only", constant::constant),
     op("ConstantOfShape", 9, constant::constant_of_shape),
     op("Conv", 7, contract::conv),
+    op("ConvInteger", 10, quantize::conv_integer),
     noted("ConvTranspose", 7, "auto_pad with fixed sizes only", contract::conv_transpose),
     op("Cos", 7, |c| elementwise::unary(c, UnaryOp::Cos)),
     op("Cosh", 9, |c| elementwise::unary(c, UnaryOp::Cosh)),
     op("CumSum", 11, reduce::cum_sum),
     op("DepthToSpace", 7, view::depth_to_space),
-    noted("DequantizeLinear", 10, "per tensor and per axis", microsoft::dequantize_linear),
+    noted("DequantizeLinear", 10, "per tensor and per axis", quantize::dequantize_linear),
     op("Div", 7, |c| elementwise::binary(c, BinaryOp::Div)),
     noted("Dropout", 7, "inference only", view::dropout),
+    op("DynamicQuantizeLinear", 11, quantize::dynamic_quantize_linear),
     op("Einsum", 12, einsum::einsum),
     op("Elu", 7, activation::elu),
     op("Equal", 7, |c| elementwise::compare(c, CompareOp::Eq)),
@@ -152,6 +155,7 @@ pub static SUPPORTED: &[Supported] = &[
     op("LpNormalization", 7, norm::lp),
     op("LpPool", 7, window::lp_pool),
     op("MatMul", 7, contract::matmul),
+    op("MatMulInteger", 10, quantize::matmul_integer),
     op("Max", 7, |c| elementwise::variadic(c, BinaryOp::Max)),
     noted("MaxPool", 7, "no Indices output", window::max_pool),
     op("Mean", 7, elementwise::mean),
@@ -168,6 +172,9 @@ pub static SUPPORTED: &[Supported] = &[
     op("PRelu", 7, activation::p_relu),
     op("Pad", 7, slice::pad),
     op("Pow", 7, elementwise::pow),
+    noted("QLinearConv", 10, "per tensor and per channel", quantize::q_linear_conv),
+    noted("QLinearMatMul", 10, "per tensor and per column", quantize::q_linear_matmul),
+    noted("QuantizeLinear", 10, "per tensor and per axis", quantize::quantize_linear),
     op("RMSNormalization", 23, norm::rms),
     op("Range", 11, constant::range),
     op("Reciprocal", 7, |c| elementwise::unary(c, UnaryOp::Reciprocal)),

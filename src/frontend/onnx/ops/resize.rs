@@ -2,7 +2,7 @@
 
 use forge_ir::{Dim, Op, ResizeCoordinates, ResizeMode, ResizeRounding, Value};
 
-use super::super::lower::{Call, Lowered, Refusal, normalize_axis};
+use super::super::lower::{Call, Lowered, Refusal, bind_symbols, normalize_axis};
 
 /// Sizes of the result and the factors that coordinates are scaled with, one per axis.
 struct Extent {
@@ -120,7 +120,7 @@ fn from_scales(call: &mut Call<'_, '_>, shape: &[Dim], scales: &[f64]) -> Result
             None => scaled(dim, *scale).ok_or_else(|| {
                 Refusal::unsupported(
                     format!("scale {scale} of the symbolic dim {dim} is no simple fraction"),
-                    format!("give {dim} a value with a shape binding"),
+                    bind_symbols(&[dim]),
                 )
             })?,
         });
@@ -155,7 +155,7 @@ fn from_sizes(shape: &[Dim], axes: &[usize], given: &[Dim], policy: &str) -> Res
         scales[*axis] = ratio.ok_or_else(|| {
             Refusal::unsupported(
                 format!("resizing {} to {size} has no fixed scale", shape[*axis]),
-                "give the symbolic dims values with shape bindings",
+                bind_symbols(&[&shape[*axis], size]),
             )
         })?;
         sizes[*axis] = size.clone();

@@ -12,8 +12,9 @@ pub(super) struct Range {
     pub(super) size: Dim,
 }
 
-/// Against a symbolic dim, a constant this large means "to the end" (exporters write i32 or i64 extremes).
-const END: i64 = i32::MAX as i64 - 1;
+/// Against a symbolic dim, a constant this large means "to the end" (exporters write the extremes of i32 or i64, or
+/// 10^9).
+const END: i64 = 100_000_000;
 
 /// The ranges of a Slice node over `shape`, one per axis.
 pub(super) fn ranges(call: &mut Call<'_, '_>, shape: &[Dim]) -> Result<Vec<Range>, Refusal> {

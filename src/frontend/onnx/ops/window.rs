@@ -2,7 +2,7 @@
 
 use forge_ir::{BinaryOp, Dim, Op, PoolKind, ReduceOp, UnaryOp, Value, Window};
 
-use super::super::lower::{Call, Lowered, Refusal};
+use super::super::lower::{Call, Lowered, Refusal, bind_symbols};
 use super::contract::{explicit_pads, per_axis};
 
 /// ONNX `auto_pad`.
@@ -52,7 +52,7 @@ pub(super) fn same_pads(
             None => {
                 return Err(Refusal::unsupported(
                     format!("auto_pad with stride {stride} along the symbolic dim {size} has no fixed pads"),
-                    format!("give {size} a value with a shape binding, or export with explicit pads"),
+                    format!("{}, or export with explicit pads", bind_symbols(&[size])),
                 ));
             }
         };
