@@ -3,6 +3,7 @@
 mod emit;
 mod onnx_bad_files;
 mod onnx_build;
+mod onnx_graphs;
 mod onnx_models;
 mod onnx_ops;
 mod onnx_written;
