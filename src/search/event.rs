@@ -92,6 +92,8 @@ pub enum Event {
         /// Of the whole graph's time, in [0, 1].
         share: f64,
         baseline_ns: Option<f64>,
+        /// How many times faster the roofline lets it be, if known.
+        headroom: Option<f64>,
         /// Strategies that apply.
         offers: Vec<String>,
         refusals: Vec<Refusal>,
