@@ -137,7 +137,7 @@ enum Verdict {
 /// # Errors
 /// If the directory or a file cannot be used, Python or a package is missing, or the forged model disagrees with the
 /// unrewritten one.
-pub fn bench(args: &BenchArgs) -> Result<(), Diagnostic> {
+pub(super) fn bench(args: &BenchArgs) -> Result<(), Diagnostic> {
     let manifest = Manifest::read(&args.directory).map_err(|e| {
         Diagnostic::new(Exit::Input, e)
             .with_help("give the output directory of a build: forge-cc MODEL -o OUT, then forge-cc bench OUT")
