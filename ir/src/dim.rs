@@ -34,6 +34,19 @@ enum Atom {
     Min(Dim, Dim),
 }
 
+/// One step of [`Dim::fold`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DimStep<'a, T> {
+    Const(i64),
+    Symbol(&'a str),
+    Add(T, T),
+    Mul(T, T),
+    FloorDiv(T, T),
+    Mod(T, T),
+    Max(T, T),
+    Min(T, T),
+}
+
 impl From<i64> for Dim {
     fn from(value: i64) -> Dim {
         Dim(Repr::Const(value))
@@ -239,6 +252,26 @@ impl Dim {
         }
     }
 
+    /// A value that the dim never goes below, given that every symbol is at least 1; `None` where none is known.
+    #[must_use]
+    pub fn lower_bound(&self) -> Option<i64> {
+        let terms = match &self.0 {
+            Repr::Const(c) => return Some(*c),
+            Repr::Poly(terms) => terms,
+        };
+        let mut sum = 0i64;
+        for (atoms, coeff) in terms.iter() {
+            let mut product = *coeff;
+            for atom in atoms {
+                // A negative term is lowest where its atoms are highest.
+                let bound = if *coeff < 0 { atom.upper_bound() } else { atom.lower_bound() };
+                product = product.checked_mul(bound.filter(|b| *b >= 0)?)?;
+            }
+            sum = sum.checked_add(product)?;
+        }
+        Some(sum)
+    }
+
     /// The product of `dims`; 1 for none.
     #[must_use]
     pub fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Dim {
@@ -284,6 +317,53 @@ impl Dim {
         out
     }
 
+    /// Computes the dim bottom-up in another domain: `step` sees constants and symbols first, then their combinations.
+    pub fn fold<T>(&self, step: &mut dyn FnMut(DimStep<'_, T>) -> T) -> T {
+        let terms = match &self.0 {
+            Repr::Const(c) => return step(DimStep::Const(*c)),
+            Repr::Poly(terms) => terms,
+        };
+        let mut sum: Option<T> = None;
+        for (atoms, coeff) in terms.iter().rev() {
+            let mut product = (*coeff != 1 || atoms.is_empty()).then(|| step(DimStep::Const(*coeff)));
+            for atom in atoms {
+                let factor = match atom {
+                    Atom::Symbol(name) => step(DimStep::Symbol(name)),
+                    Atom::FloorDiv(a, b) => {
+                        let (a, b) = (a.fold(step), b.fold(step));
+                        step(DimStep::FloorDiv(a, b))
+                    }
+                    Atom::Mod(a, b) => {
+                        let (a, b) = (a.fold(step), b.fold(step));
+                        step(DimStep::Mod(a, b))
+                    }
+                    Atom::Max(a, b) => {
+                        let (a, b) = (a.fold(step), b.fold(step));
+                        step(DimStep::Max(a, b))
+                    }
+                    Atom::Min(a, b) => {
+                        let (a, b) = (a.fold(step), b.fold(step));
+                        step(DimStep::Min(a, b))
+                    }
+                };
+                product = Some(match product {
+                    Some(product) => step(DimStep::Mul(product, factor)),
+                    None => factor,
+                });
+            }
+            if let Some(term) = product {
+                sum = Some(match sum {
+                    Some(sum) => step(DimStep::Add(sum, term)),
+                    None => term,
+                });
+            }
+        }
+        match sum {
+            Some(sum) => sum,
+            None => step(DimStep::Const(0)),
+        }
+    }
+
     fn atom(atom: Atom) -> Dim {
         Dim(Repr::Poly(Arc::new(Terms::from([(vec![atom], 1)]))))
     }
@@ -314,6 +394,33 @@ impl Atom {
             Atom::Mod(a, b) => Dim::from(a.eval(bindings)?).modulo(&Dim::from(b.eval(bindings)?)).as_const(),
             Atom::Max(a, b) => Some(a.eval(bindings)?.max(b.eval(bindings)?)),
             Atom::Min(a, b) => Some(a.eval(bindings)?.min(b.eval(bindings)?)),
+        }
+    }
+
+    fn lower_bound(&self) -> Option<i64> {
+        match self {
+            Atom::Symbol(_) => Some(1),
+            Atom::FloorDiv(a, b) => {
+                let (a, least) = (a.lower_bound()?, b.lower_bound()?);
+                match b.as_const() {
+                    Some(b) if b > 0 => Some(a.div_euclid(b)),
+                    _ => (a >= 0 && least >= 1).then_some(0),
+                }
+            }
+            Atom::Mod(_, b) => (b.lower_bound()? >= 1).then_some(0),
+            Atom::Max(a, b) => a.lower_bound().max(b.lower_bound()),
+            Atom::Min(a, b) => Some(a.lower_bound()?.min(b.lower_bound()?)),
+        }
+    }
+
+    fn upper_bound(&self) -> Option<i64> {
+        match self {
+            Atom::Mod(_, b) => b.as_const().filter(|b| *b > 0).map(|b| b - 1),
+            Atom::Min(a, b) => match (a.as_const(), b.as_const()) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            },
+            Atom::Symbol(_) | Atom::FloorDiv(..) | Atom::Max(..) => None,
         }
     }
 
@@ -527,5 +634,35 @@ mod tests {
         assert_eq!(dim.eval(&Bindings::from([("N".into(), 4)])), Some(3));
         assert_eq!(dim.eval(&Bindings::new()), None);
         assert_eq!(dim.substitute(&Bindings::from([("N".into(), 4)])), Dim::from(3));
+    }
+
+    #[test]
+    fn lower_bounds_take_symbols_as_positive() {
+        let bound = |text: &str| Dim::parse(text).unwrap().lower_bound();
+        assert_eq!(bound("3*N + 2"), Some(5));
+        assert_eq!(bound("N - 1"), Some(0));
+        assert_eq!(bound("4 - N"), None);
+        assert_eq!(bound("4 - mod(N, 4)"), Some(1));
+        assert_eq!(bound("floordiv(N, 2)"), Some(0));
+        assert_eq!(bound("max(N, 7)"), Some(7));
+        assert_eq!(bound("5 - min(N, 3)"), Some(2));
+        assert_eq!(bound("-2"), Some(-2));
+    }
+
+    #[test]
+    fn folds_bottom_up() {
+        let dim = Dim::parse("3*N + floordiv(N*M + 1, 2) - 4").unwrap();
+        let bindings = Bindings::from([("N".into(), 5), ("M".into(), 2)]);
+        let value = dim.fold(&mut |step| match step {
+            DimStep::Const(c) => c,
+            DimStep::Symbol(name) => bindings[name],
+            DimStep::Add(a, b) => a + b,
+            DimStep::Mul(a, b) => a * b,
+            DimStep::FloorDiv(a, b) => a.div_euclid(b),
+            DimStep::Mod(a, b) => a.rem_euclid(b),
+            DimStep::Max(a, b) => a.max(b),
+            DimStep::Min(a, b) => a.min(b),
+        });
+        assert_eq!(Some(value), dim.eval(&bindings));
     }
 }

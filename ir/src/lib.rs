@@ -22,7 +22,7 @@ pub mod tensor;
 pub mod text;
 pub mod verify;
 
-pub use dim::{Bindings, Dim};
+pub use dim::{Bindings, Dim, DimStep};
 pub use dtype::DType;
 pub use graph::{Graph, Loc, Node, NodeId, Value};
 pub use hash::Digest;

@@ -54,12 +54,13 @@ named_enum! {
     /// Two operands of one dtype, elementwise with broadcasting.
     BinaryOp {
         Add = "add", Sub = "sub", Mul = "mul",
-        /// IEEE division; integers truncate toward zero (x / 0 = 0 for integers).
+        /// IEEE division; integers truncate toward zero and wrap (x / 0 = 0 for integers; so are their `rem` and `mod`).
         Div = "div",
         /// Remainder with the sign of the dividend (C `%`, `fmod`).
         Rem = "rem",
         /// Modulus with the sign of the divisor (Python `%`).
         Mod = "mod",
+        /// Integers wrap; a negative integer power truncates (2^-1 = 0, 0^-1 = 0).
         Pow = "pow",
         /// NaN if either operand is NaN.
         Min = "min",
@@ -67,6 +68,7 @@ named_enum! {
         Max = "max",
         /// Logical for bool, bitwise for integers.
         And = "and", Or = "or", Xor = "xor",
+        /// Shifting by the width of the dtype or more, or by a negative count, leaves 0 (`shr` of a negative: -1).
         Shl = "shl", Shr = "shr",
     }
 }
@@ -77,7 +79,8 @@ named_enum! {
 }
 
 named_enum! {
-    /// Reduction over axes. Empty sums are 0, products 1, means NaN, max/min the lowest/highest value of the dtype.
+    /// Reduction over axes. Empty sums are 0, products 1, means NaN, max/min the lowest/highest value of the dtype
+    /// (floats: -inf/inf). Max and min are NaN if any element is; integer sums and products wrap.
     ReduceOp { Sum = "sum", Mean = "mean", Max = "max", Min = "min", Prod = "prod" }
 }
 
@@ -196,11 +199,11 @@ pub enum Op {
     GatherElements { axis: usize },
     /// (x, indices)
     GatherNd { batch_dims: usize },
-    /// (x, indices, updates) of one rank.
+    /// (x, indices, updates) of one rank. Updates apply in row-major order: of equal indices the last wins.
     ScatterElements { axis: usize, reduce: ScatterReduce },
     /// (x, indices, updates)
     ScatterNd { reduce: ScatterReduce },
-    /// (x) -> (values, indices: i64). Ties: lower index first.
+    /// (x) -> (values, indices: i64). Sorted; ties: lower index first. NaN is greater than every number.
     TopK { axis: usize, k: Dim, largest: bool },
 
     // Contractions.
@@ -246,7 +249,8 @@ pub enum Op {
     /// (q: [B, H, L, D], k: [B, Hkv, S, D], v: [B, Hkv, S, Dv], mask?: broadcasts to [B, H, L, S]) -> [B, H, L, Dv].
     /// H is a multiple of Hkv. Scores are `scale * q k^T`; a bool mask admits where true, a float mask is added;
     /// `causal` admits key j for query i when j <= i + S - L for `causal_offset`=true (bottom-right), else j <= i.
-    /// A row that admits no key (bool mask or causal) gives 0 when `masked_rows_zero`, else NaN.
+    /// A row that admits no key (bool mask or causal) gives 0 when `masked_rows_zero`, else NaN; with S = 0
+    /// the result is 0, an empty sum.
     Attention { scale: f64, causal: bool, causal_offset: bool, masked_rows_zero: bool },
     /// (x: [.., D], cos: [.., D/2], sin: [.., D/2])
     /// Applies rotary embedding to the last axis: halves (or pairs when `interleaved`) rotated by (cos, sin), which have

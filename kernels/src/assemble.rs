@@ -1,5 +1,6 @@
 //! A graph and the implementations chosen for its fused nodes, assembled into one plan.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use forge_ir::{Dim, Graph, Loc, NodeId, Op, OpClass, Tensor, TensorType, Value};
@@ -281,9 +282,8 @@ impl Builder {
             let inputs: Vec<BufferId> = operands.iter().map(|v| bound[v]).collect();
             match lowered {
                 Lowered::Alias => {
-                    if !bound.contains_key(&first) {
-                        let buffer = self.buffer(graph.ty(first), Storage::Alias { of: inputs[0] })?;
-                        bound.insert(first, buffer);
+                    if let Entry::Vacant(entry) = bound.entry(first) {
+                        entry.insert(self.buffer(graph.ty(first), Storage::Alias { of: inputs[0] })?);
                     }
                 }
                 Lowered::Launches(candidate) => {

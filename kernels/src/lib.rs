@@ -6,6 +6,7 @@
 //! ONNX, search policy, LLMs.
 
 pub mod assemble;
+pub mod build;
 pub mod candidate;
 pub mod codegen;
 pub mod compile;

@@ -16,7 +16,10 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-pub use statistics::{bootstrap_median, holm, median, wilcoxon_greater};
+pub use statistics::{bootstrap_median, holm, median, ratio_interval, wilcoxon_greater};
+
+/// Fewer blocks prove nothing: the interval of one is a point.
+pub const FEWEST_BLOCKS: usize = 20;
 
 /// What is being timed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -65,7 +68,8 @@ pub struct MeasureOptions {
     /// Blocks before any statement.
     pub min_blocks: usize,
     pub max_blocks: usize,
-    /// Samples of each arm in a block; its time there is their median.
+    /// Samples of each arm in a block; its time there is their median. Fewer are taken where the budget would not do for
+    /// `min_blocks`.
     pub samples_per_block: usize,
     /// Repetitions fill a sample to this.
     pub sample_ns: f64,
@@ -142,10 +146,10 @@ impl Device {
 }
 
 impl Measurement {
-    /// The interval's lower end is above the threshold.
+    /// The interval's lower end is above the threshold, over at least [`FEWEST_BLOCKS`] blocks.
     #[must_use]
     pub fn is_faster(&self) -> bool {
-        self.ci.0 > self.threshold
+        self.samples.len() >= FEWEST_BLOCKS && self.ci.0 > self.threshold
     }
 }
 
@@ -186,13 +190,16 @@ pub fn measure(sampler: &mut dyn Sampler, options: &MeasureOptions, device: Devi
     // Warm up, and find how often a sample must repeat; the slower baseline decides for all, so that every arm does as many runs.
     let mut repetitions = 1u32;
     let mut spent = 0.0;
+    let mut round;
     loop {
         let mut shortest = f64::INFINITY;
+        round = 0.0;
         for arm in ARMS {
             let ns = sampler.sample(arm, repetitions)?.as_nanos() as f64;
-            spent += ns;
+            round += ns;
             shortest = shortest.min(ns);
         }
+        spent += round;
         if shortest >= options.sample_ns || repetitions >= MAX_REPETITIONS {
             break;
         }
@@ -202,8 +209,9 @@ pub fn measure(sampler: &mut dyn Sampler, options: &MeasureOptions, device: Devi
 
     let mut samples: Vec<Block> = Vec::new();
     let min_blocks = options.min_blocks.max(1);
-    let samples_per_block = options.samples_per_block.max(1);
     let budget_ns = options.budget_seconds * 1e9;
+    let affordable = budget_ns / (round.max(FLOOR_NS) * min_blocks as f64);
+    let samples_per_block = options.samples_per_block.min(affordable as usize).max(1);
     while samples.len() < options.max_blocks.max(min_blocks) {
         // Twice the budget is the end, whatever the minimum: a statement from fewer blocks has a wider interval.
         let limit = if samples.len() < min_blocks { 2.0 * budget_ns } else { budget_ns };
@@ -271,7 +279,7 @@ pub fn summary(samples: Vec<Block>, repetitions: u32, options: &MeasureOptions, 
         candidate_ns: column(|b| b.candidate_ns),
         repetitions,
         method: format!(
-            "paired interleaved blocks, {} samples each, median ratio, {:.0} % bootstrap",
+            "paired interleaved blocks, at most {} samples each, median ratio, {:.0} % bootstrap",
             options.samples_per_block,
             options.confidence * 100.0
         ),

@@ -3,7 +3,7 @@
 //! A [`Matcher`] records the nodes that it walks through. A match may be replaced as a whole only if it is
 //! [closed](Matcher::closed): nothing outside uses what lies inside, so that nothing is computed twice afterwards.
 
-use forge_ir::{BinaryOp, DType, Dim, Graph, NodeId, Op, ReduceOp, Tensor, TensorType, UnaryOp, Value};
+use forge_ir::{BinaryOp, DType, Dim, Graph, NodeId, Op, PatchBuilder, ReduceOp, Tensor, TensorType, UnaryOp, Value};
 
 pub(crate) struct Matcher<'g> {
     graph: &'g Graph,
@@ -126,6 +126,25 @@ pub(crate) fn constant(graph: &Graph, value: Value) -> Option<&Tensor> {
     }
 }
 
+/// The tensor that `value` is known to be, initializers included. For tables by their role: nobody trains the mask of an
+/// attention or the cosines of a rotary embedding, and exporters store them beside the parameters.
+pub(crate) fn known(graph: &Graph, value: Value) -> Option<&Tensor> {
+    const MAX_ELEMENTS: usize = 1 << 24;
+    match graph.op(value.node) {
+        Op::Constant { value } => Some(value),
+        Op::Weight { data: Some(data), .. } if data.numel() <= MAX_ELEMENTS => Some(data),
+        _ => None,
+    }
+}
+
+/// Adds a table that was computed from `source`, a [`known`] one: as what the source is, constant or initializer.
+pub(crate) fn derived(patch: &mut PatchBuilder<'_>, graph: &Graph, source: Value, what: &str, table: Tensor) -> Value {
+    match graph.op(source.node) {
+        Op::Weight { name, .. } => patch.weight(&format!("{name}{what}"), table),
+        _ => patch.constant(table),
+    }
+}
+
 /// The number that all elements of `value` are, seen through reshapes and broadcasts.
 pub(crate) fn number(graph: &Graph, value: Value) -> Option<f64> {
     if let Op::Reshape { .. } | Op::Broadcast { .. } = graph.op(value.node) {
@@ -147,11 +166,6 @@ pub(crate) fn is_about(found: f64, wanted: f64, dtype: DType) -> bool {
     // An exporter may have rounded on the way to where it computed the number: two roundings to f32, or one to less.
     let tolerance = dtype.epsilon().unwrap_or(0.0).max(2.0 * f64::from(f32::EPSILON));
     (found - wanted).abs() <= tolerance * wanted.abs()
-}
-
-/// Whether two shapes are surely equal.
-pub(crate) fn same_shape(a: &[Dim], b: &[Dim]) -> bool {
-    a == b
 }
 
 /// `dims` without as many leading 1s as it has more dims than `rank`; `None` if those are not all 1.

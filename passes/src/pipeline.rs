@@ -8,7 +8,7 @@ use crate::{Options, PASSES};
 
 /// Canonicalisation and raising. Simplifying comes before raising, which then has few spellings to know, and after it,
 /// to absorb the views that a raised op no longer needs.
-pub const DEFAULT_PIPELINE: &str = "simplify,fold,simplify,cse,raise,simplify,cse,dce";
+pub const DEFAULT_PIPELINE: &str = "simplify,fold,simplify,cse,raise,simplify,fold,cse,dce";
 
 /// One pass with its options.
 #[derive(Clone, Debug)]

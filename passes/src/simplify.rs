@@ -26,6 +26,11 @@ pub const RULES: &[Rule] = &[
         apply: views::split_above_transpose,
     },
     Rule {
+        name: "squeeze_above_transpose",
+        about: "reshape(transpose(x)) = transpose(reshape(x)) if the reshape only drops axes of 1",
+        apply: views::squeeze_above_transpose,
+    },
+    Rule {
         name: "implied_broadcast",
         about: "op(broadcast(x), y) = op(x, y) for an elementwise op that broadcasts by itself",
         apply: views::implied_broadcast,
@@ -37,7 +42,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "empty_reduce",
-        about: "a reduction over no axes: x (not of a sum that would round)",
+        about: "max, min or prod over no axes, and any reduction of integers: x; a float sum starts at 0.0, so -0.0 turns",
         apply: arithmetic::empty_reduce,
     },
     Rule {

@@ -187,3 +187,52 @@ fn bad_options_are_errors() {
 fn the_listing_names_every_pass_and_rule() {
     insta::assert_snapshot!(forge_passes::registry::listing());
 }
+
+/// Exporters keep masks and rotary tables among the weights; text has no data for those, so they are bound here.
+#[test]
+fn tables_among_the_weights_are_known() {
+    let graph = forge_ir::parse(
+        "graph @g(%q: f32[1, 2, 2, 4], %k: f32[1, 2, 2, 4], %v: f32[1, 2, 2, 4]) -> (f32[1, 2, 2, 4]) {
+           %cos = weight @\"cos\" : f32[2, 4]
+           %sin = weight @\"sin\" : f32[2, 4]
+           %mask = weight @\"mask\" : f32[1, 1, 2, 2]
+           %zero = constant 0.0 : f32[]
+           %a = slice(%q) {starts = [0, 0, 0, 0], steps = [1, 1, 1, 1], sizes = [1, 2, 2, 2]}
+           %b = slice(%q) {starts = [0, 0, 0, 2], steps = [1, 1, 1, 1], sizes = [1, 2, 2, 2]}
+           %0 = neg(%b)
+           %1 = concat(%0, %a) {axis = 3}
+           %2 = mul(%1, %sin)
+           %3 = mul(%q, %cos)
+           %4 = add(%3, %2)
+           %5 = matmul(%4, %k) {trans_b}
+           %6 = add(%5, %mask)
+           %7 = softmax(%6) {axis = 3}
+           %8 = isnan(%7)
+           %9 = select(%8, %zero, %7)
+           %10 = matmul(%9, %v)
+           return %10
+         }",
+    )
+    .unwrap();
+    let table = |name: &str, mask: [f32; 4]| match name {
+        "mask" => Some(Tensor::from_slice(&[1, 1, 2, 2], &mask)),
+        "cos" => Some(Tensor::from_slice(&[2, 4], &[1.0f32, 1.0, 1.0, 1.0, 0.5, 0.7, 0.5, 0.7])),
+        _ => Some(Tensor::from_slice(&[2, 4], &[0.0f32, 0.0, 0.0, 0.0, 0.8, 0.6, 0.8, 0.6])),
+    };
+    let infinity = f32::INFINITY;
+    for (mask, wanted) in [
+        ([0.0, f32::MIN, 0.0, 0.0], "attention(%0, %k, %v) {scale = 1.0, causal}"),
+        ([0.0, -infinity, 0.0, 0.0], "attention(%0, %k, %v) {scale = 1.0, causal, masked_rows_zero}"),
+        ([0.0, -1.0, 0.5, 0.0], "attention(%0, %k, %v, %mask) {scale = 1.0}"),
+        ([-infinity, -infinity, 0.0, 0.0], "attention(%0, %k, %v, %\"mask == 0\") {scale = 1.0, masked_rows_zero}"),
+        // Not a bool, and a row that may be all -inf.
+        ([-infinity, -infinity, 1.0, 0.0], "isnan("),
+    ] {
+        let bound = graph.bind_weights(&|name| table(name, mask)).unwrap();
+        let (result, _) = run(&bound, "raise,simplify,cse,dce");
+        let text = result.to_text();
+        assert!(text.contains("rotary(%q, %\"cos[..half]\", %\"sin[..half]\")"), "{text}");
+        assert!(text.contains(wanted), "{wanted}\n{text}");
+        same(&bound, &result, &inputs(&bound, 1), interp::Mode::F64, 1e-6).unwrap();
+    }
+}

@@ -169,7 +169,7 @@ pub struct BenchArgs {
     /// The ONNX file for ONNX Runtime
     #[arg(long)]
     pub onnx: Option<PathBuf>,
-    /// A Python file that defines `build() -> (module, example_inputs)` for PyTorch eager
+    /// A Python file that defines `build() -> (module, names of its inputs in order)` for PyTorch eager
     #[arg(long)]
     pub eager: Option<PathBuf>,
     /// .npy inputs, in order; default: random inputs inside the guard

@@ -1,18 +1,49 @@
-"""Times contenders on one model, interleaved, and prints one JSON object. Started by `forge-cc bench`.
+"""Times contenders on one model and prints one JSON object. Started by `forge-cc bench`.
 
-Reads a request (JSON) from stdin: directory, onnx, eager, inputs (npy paths), threads, blocks, seed.
-A contender is timed only after its outputs agree with the unrewritten graph's.
+Reads a request (JSON) from stdin: directory, onnx, eager (paths or null), inputs (.npy paths, none for
+random ones), threads, blocks, seed, scratch (an empty folder).
+
+Each contender lives in a process of its own and computes only when it is its turn: inside one process,
+the pool threads of one runtime would spin, waiting for more work, on the cores that the next one needs.
+So every runtime keeps the waiting policy that it ships with (ONNX Runtime and OpenMP spin, which is in
+their favour), and before each turn there is a pause in which the pool of the last one goes to sleep.
+All get the same number of threads and the same inputs. A contender is timed only after its outputs
+agree with the unrewritten model's. "forged again" is a second process that does the same as "forged":
+what the two differ by is noise.
 """
+
+import gc
 import importlib.util
 import json
+import os
+import platform
 import random
+import subprocess
 import sys
 import time
 
-import numpy as np
+# Relative to the largest magnitude of an output: whether it is the same model at all, not the gate.
+TOLERANCES = {"float16": 2e-2, "bfloat16": 1e-1, "float64": 1e-8}
+TOLERANCE = 1e-3
 
-TOLERANCE = 1e-3  # relative to the largest magnitude of an output: a sanity check, not the gate
+# Work in a sample, by repeating the call.
 SAMPLE_SECONDS = 0.05
+WARM_UP_SECONDS = 0.2
+# Longer than idle pool threads spin: ONNX Runtime and GNU OpenMP a few ms, Intel OpenMP KMP_BLOCKTIME.
+PAUSE_SECONDS = 0.02
+KMP_BLOCKTIME_MS = 10
+
+
+
+class BenchError(Exception):
+    """What is told to the user, and which packages would help."""
+
+    def __init__(self, message, install=()):
+        super().__init__(message)
+        self.install = list(install)
+
+
+# ---- contenders, each in a process of its own ----
 
 
 def module_from(path, name):
@@ -23,111 +54,334 @@ def module_from(path, name):
     return module
 
 
-def random_inputs(manifest, seed):
-    """Inside the guard of the forged plan; integer inputs within what the manifest says makes sense."""
-    generator = np.random.default_rng(seed)
-    arrays = []
-    for port in manifest["plans"]["forged"]["inputs"]:
-        shape = port["shape"]
-        if any(not isinstance(d, int) for d in shape):
-            raise SystemExit(f"input {port['name']} has a free size: give --input files")
-        dtype = port["dtype"]
-        if dtype.startswith(("f", "bf")):
-            arrays.append(generator.standard_normal(shape).astype({"f16": np.float16, "f64": np.float64}.get(dtype, np.float32)))
-        else:
-            low, high = port.get("values") or (0, 2)
-            kind = {"bool": np.bool_, "i32": np.int32, "u8": np.uint8, "i8": np.int8}.get(dtype, np.int64)
-            arrays.append(generator.integers(low, high, shape).astype(kind))
-    return arrays
-
-
 def flat(result):
+    if hasattr(result, "to_tuple"):  # an output class of transformers
+        result = result.to_tuple()
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
-def contenders(request, arrays):
-    import torch
+class TorchContender:
+    """What the three contenders that are torch modules share."""
 
-    torch.set_num_threads(request["threads"])
-    tensors = [torch.from_numpy(a) for a in arrays]
-    forged = module_from(request["directory"] + "/forged.py", "forged").load(threads=request["threads"], strict=True)
+    def __init__(self, request):
+        import torch
 
-    def to_numpy(values):
-        return [v.detach().numpy() for v in flat(values)]
+        torch.set_num_threads(request["threads"])
+        torch.set_num_interop_threads(1)
+        torch.manual_seed(request["seed"])
+        self.torch = torch
 
-    found = {
-        "unrewritten": (lambda: forged.original(*tensors), to_numpy, f"forge runtime, torch {torch.__version__}"),
-        "forged": (lambda: forged(*tensors), to_numpy, f"forge runtime, torch {torch.__version__}"),
-    }
-    if request.get("onnx"):
+    def load(self, paths):
+        import numpy as np
+
+        self.arguments = [self.torch.from_numpy(np.load(path)) for path in paths]
+
+    def save(self, result, scratch, name):
+        import numpy as np
+
+        paths = []
+        for index, tensor in enumerate(flat(result)):
+            paths.append(os.path.join(scratch, f"{name} {index}.npy"))
+            tensor = tensor.detach()
+            # Comparing needs no more than f32 holds.
+            tensor = tensor.float() if tensor.dtype == self.torch.bfloat16 else tensor
+            np.save(paths[-1], tensor.numpy())
+        return paths, [str(tensor.dtype).removeprefix("torch.") for tensor in flat(result)]
+
+
+class Forged(TorchContender):
+    def __init__(self, request, original):
+        super().__init__(request)
+        self.loader = module_from(os.path.join(request["directory"], "forged.py"), "forged")
+        self.model = self.loader.load(threads=request["threads"], strict=True)
+        self.function = self.model.original if original else self.model
+        self.version = f"{self.model.manifest['tool']} {self.model.manifest['tool_version']}"
+
+    def sample_inputs(self, scratch):
+        """Random inputs inside the guards, as the loader's self-check makes them, in files."""
+        import numpy as np
+
+        ports, symbols = self.model._forged.inputs, self.model._symbols
+        free = {extent for port in ports for extent in port["shape"] if isinstance(extent, str)}
+        values = {symbol: self.loader._typical(symbol, symbols) for symbol in free}
+        paths = []
+        for index, port in enumerate(ports):
+            tensor = self.loader._sample(port, values)
+            if tensor.dtype == self.torch.bfloat16:
+                raise BenchError(f"input '{port['name']}' is bf16, for which NumPy has no type: bench cannot pass it on")
+            paths.append(os.path.join(scratch, f"input {index}.npy"))
+            np.save(paths[-1], tensor.numpy())
+        return paths
+
+    def call(self):
+        return self.function(*self.arguments)
+
+
+class Eager(TorchContender):
+    def __init__(self, request):
+        super().__init__(request)
+        self.file = request["eager"]
+        # As if the file had been started by itself: its neighbours can be imported.
+        sys.path.insert(0, os.path.dirname(self.file))
+        self.model, self.names = module_from(self.file, "eager_model").build()
+        self.model.eval()
+        self.input_names = request["input_names"]
+        self.version = f"torch {self.torch.__version__}"
+
+    def load(self, paths):
+        super().load(paths)
+        by_name = dict(zip(self.input_names, self.arguments))
+        if unknown := [name for name in self.names or () if name not in by_name]:
+            raise BenchError(f"{self.file}: build() names the inputs {', '.join(unknown)}, which the model does not "
+                             f"have; it has {', '.join(self.input_names)}")
+        if self.names:
+            self.arguments = [by_name[name] for name in self.names]
+
+    def call(self):
+        with self.torch.inference_mode():
+            return self.model(*self.arguments)
+
+
+class OnnxRuntime:
+    def __init__(self, request):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = request["threads"]
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(request["onnx"], options, providers=["CPUExecutionProvider"])
-        feed = {i.name: a for i, a in zip(session.get_inputs(), arrays)}
-        found["onnxruntime"] = (lambda: session.run(None, feed), lambda v: v, f"onnxruntime {onnxruntime.__version__}")
-    if request.get("eager"):
-        module, names = module_from(request["eager"], "eager_model").build()
-        module.eval()
-        by_name = dict(zip(forged.input_names, tensors))
-        arguments = [by_name[n] for n in names] if names else tensors
+        self.session = onnxruntime.InferenceSession(request["onnx"], options, providers=["CPUExecutionProvider"])
+        self.file = request["onnx"]
+        self.input_names = request["input_names"]
+        self.version = f"onnxruntime {onnxruntime.__version__}"
 
-        def eager():
-            with torch.inference_mode():
-                return module(*arguments)
+    def load(self, paths):
+        import numpy as np
 
-        found["torch eager"] = (eager, to_numpy, f"torch {torch.__version__}")
-    return found
+        arrays = [np.load(path) for path in paths]
+        wanted = [port.name for port in self.session.get_inputs()]
+        by_name = dict(zip(self.input_names, arrays))
+        if set(wanted) <= set(by_name):
+            self.feed = {name: by_name[name] for name in wanted}
+        elif len(wanted) == len(arrays):
+            self.feed = dict(zip(wanted, arrays))
+        else:
+            raise BenchError(f"{self.file} takes {', '.join(wanted)}, the compiled model {', '.join(self.input_names)}")
+
+    def call(self):
+        return self.session.run(None, self.feed)
+
+    def save(self, result, scratch, name):
+        import numpy as np
+
+        paths = [os.path.join(scratch, f"{name} {index}.npy") for index in range(len(result))]
+        for path, array in zip(paths, result):
+            np.save(path, array)
+        return paths, [str(array.dtype) for array in result]
 
 
-def error(got, want):
-    worst = 0.0
-    for g, w in zip(got, want):
-        if w.dtype.kind != "f":
-            worst = max(worst, float((g != w).any()))
-            continue
-        scale = max(float(np.abs(w).max(initial=0.0)), 1e-30)
-        worst = max(worst, float(np.abs(g.astype(np.float64) - w.astype(np.float64)).max(initial=0.0)) / scale)
-    return worst
+def contender(name, request):
+    if name == "onnxruntime":
+        return OnnxRuntime(request)
+    if name == "torch eager":
+        return Eager(request)
+    return Forged(request, original=name == "unrewritten")
+
+
+def timed(call, count):
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count
+
+
+class Worker:
+    """Answers one request after another; one method each."""
+
+    def start(self, name, request):
+        self.name = name
+        self.scratch = request["scratch"]
+        self.contender = contender(name, request)
+        return {"version": self.contender.version}
+
+    def sample_inputs(self):
+        return self.contender.sample_inputs(self.scratch)
+
+    def run_once(self, inputs):
+        self.contender.load(inputs)
+        paths, dtypes = self.contender.save(self.contender.call(), self.scratch, self.name)
+        return {"paths": paths, "dtypes": dtypes}
+
+    def calibrate(self):
+        """Warms up; how many calls fill a sample then."""
+        end = time.perf_counter() + WARM_UP_SECONDS
+        calls = []
+        while len(calls) < 2 or time.perf_counter() < end:
+            calls.append(timed(self.contender.call, 1))
+        # No collection inside a sample, for anyone.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        return max(1, round(SAMPLE_SECONDS / max(min(calls[1:]), 1e-7)))
+
+    def sample(self, count):
+        # The caches hold another contender's weights, and the pool sleeps: neither is the steady state.
+        self.contender.call()
+        return timed(self.contender.call, count)
+
+
+def worker_main():
+    # Whatever a library prints goes to stderr; stdout carries answers only.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    worker = Worker()
+    for line in sys.stdin:
+        method, arguments = json.loads(line)
+        try:
+            answer = {"value": getattr(worker, method)(**arguments)}
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            answer = {"error": str(error), "install": [package] if package else []}
+        except BenchError as error:
+            answer = {"error": str(error), "install": error.install}
+        except Exception as error:  # whatever a runtime or a user's build() raises belongs to its contender
+            answer = {"error": f"{type(error).__name__}: {error}", "install": []}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+# ---- the parent, which only directs ----
+
+
+class Process:
+    """A contender's process, as the parent sees it."""
+
+    def __init__(self, name, request):
+        environment = dict(os.environ, KMP_BLOCKTIME=str(KMP_BLOCKTIME_MS), HF_HUB_OFFLINE="1")
+        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            environment[variable] = str(request["threads"])
+        # Would make some contenders wait otherwise than they do by themselves.
+        environment.pop("OMP_WAIT_POLICY", None)
+        self.name = name
+        self.process = subprocess.Popen(
+            [sys.executable, os.path.abspath(__file__), "--worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment)
+        self.version = self.ask("start", name=name, request=request)["version"]
+
+    def ask(self, method, **arguments):
+        try:
+            self.process.stdin.write(json.dumps([method, arguments]) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise BenchError(f"{self.name}: its process ended with {self.process.wait()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise BenchError(f"{self.name}: {answer['error']}", answer["install"])
+        return answer["value"]
+
+    def stop(self):
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def difference(np, got, want):
+    """(largest difference relative to the largest magnitude, None) or (None, why that means nothing)."""
+    if got.shape != want.shape:
+        return None, f"has shape {list(got.shape)}, not {list(want.shape)}"
+    if got.dtype.kind != "f" or want.dtype.kind != "f":
+        return float((got != want).mean()) if want.size else 0.0, None
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(want)
+    if not np.array_equal(finite, np.isfinite(got)):
+        return None, "is not finite in other places"
+    if not finite.any():
+        return 0.0, None
+    scale = float(np.abs(want[finite]).max())
+    worst = float(np.abs(got[finite] - want[finite]).max())
+    return worst / scale if scale > 0 else worst, None
+
+
+def compare(np, answer, reference):
+    """Errors of all outputs that both give; a module may return fewer than the exported graph."""
+    if len(answer["paths"]) > len(reference["paths"]):
+        return {"error": None, "agrees": False,
+                "why": f"gives {len(answer['paths'])} outputs, the model {len(reference['paths'])}"}
+    worst, agrees = 0.0, True
+    for index, (got, want) in enumerate(zip(answer["paths"], reference["paths"])):
+        error, why = difference(np, np.load(got), np.load(want))
+        if why:
+            return {"error": None, "agrees": False, "why": f"output {index} {why}"}
+        worst = max(worst, error)
+        agrees = agrees and error <= TOLERANCES.get(reference["dtypes"][index], TOLERANCE)
+    return {"error": worst, "agrees": agrees, "why": None if agrees else "the outputs are too far apart"}
+
+
+def bench(request):
+    try:
+        import numpy as np
+    except ModuleNotFoundError as error:
+        raise BenchError(str(error), ["numpy", "torch"]) from None
+    with open(os.path.join(request["directory"], "manifest.json"), encoding="utf-8") as file:
+        manifest = json.load(file)
+    request["input_names"] = [port["name"] for port in manifest["plans"]["forged"]["inputs"]]
+    names = ["unrewritten", "forged", "forged again"]
+    names += ["onnxruntime"] if request["onnx"] else []
+    names += ["torch eager"] if request["eager"] else []
+    load_before = os.getloadavg()[0]
+    processes = {}
+    try:
+        results = {}
+        reference = None
+        inputs = request["inputs"]
+        for name in names:
+            process = processes[name] = Process(name, request)
+            inputs = inputs or process.ask("sample_inputs")
+            answer = process.ask("run_once", inputs=inputs)
+            reference = reference or answer
+            results[name] = {"version": process.version, **compare(np, answer, reference), "repeats": 0, "seconds": []}
+        running = [name for name in names if results[name]["agrees"]]
+        for name in running:
+            time.sleep(PAUSE_SECONDS)
+            results[name]["repeats"] = processes[name].ask("calibrate")
+        order = random.Random(request["seed"])
+        for _ in range(request["blocks"]):
+            block = running[:]
+            order.shuffle(block)
+            for name in block:
+                time.sleep(PAUSE_SECONDS)
+                results[name]["seconds"].append(processes[name].ask("sample", count=results[name]["repeats"]))
+    finally:
+        for process in processes.values():
+            process.stop()
+    arrays = [np.load(path, mmap_mode="r") for path in inputs]
+    return {
+        "contenders": [{"name": name, **result} for name, result in results.items()],
+        "inputs": [{"name": name, "dtype": str(array.dtype), "shape": list(array.shape)}
+                   for name, array in zip(request["input_names"], arrays)],
+        "python": platform.python_version(),
+        "load_before": load_before,
+    }
 
 
 def main():
-    request = json.load(sys.stdin)
-    with open(request["directory"] + "/manifest.json") as file:
-        manifest = json.load(file)
-    arrays = [np.ascontiguousarray(np.load(p)) for p in request["inputs"]] or random_inputs(manifest, request["seed"])
-    found = contenders(request, arrays)
-    results = {}
-    reference = None
-    for name, (call, as_numpy, version) in found.items():
-        value = as_numpy(call())
-        reference = reference if reference is not None else value
-        # A PyTorch module may return fewer results than the exported graph.
-        worst = error(value, reference[: len(value)])
-        results[name] = {"version": version, "error": worst, "agrees": worst <= TOLERANCE, "seconds": []}
-    running = [n for n in found if results[n]["agrees"]]
-    repeats = {}
-    for name in running:
-        call = found[name][0]
-        for _ in range(3):
-            call()
-        start = time.perf_counter()
-        call()
-        repeats[name] = max(1, int(SAMPLE_SECONDS / max(time.perf_counter() - start, 1e-7)))
-    order = random.Random(request["seed"])
-    for _ in range(request["blocks"]):
-        block = running[:]
-        order.shuffle(block)
-        for name in block:
-            call, count = found[name][0], repeats[name]
-            start = time.perf_counter()
-            for _ in range(count):
-                call()
-            results[name]["seconds"].append((time.perf_counter() - start) / count)
-    json.dump({"contenders": results, "inputs": [[str(a.dtype), list(a.shape)] for a in arrays]}, sys.stdout)
+    if "--worker" in sys.argv:
+        worker_main()
+        return
+    try:
+        answer = bench(json.load(sys.stdin))
+    except BenchError as error:
+        answer = {"error": str(error), "install": error.install}
+    json.dump(answer, sys.stdout)
 
 
 if __name__ == "__main__":

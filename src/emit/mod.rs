@@ -9,6 +9,7 @@
 pub mod host;
 mod loader;
 pub mod manifest;
+pub mod onnx_model;
 mod page;
 pub mod report;
 mod runtime_library;

@@ -1,3 +1,11 @@
-//! End-to-end tests of the library; one binary, so that it links once.
+//! End-to-end tests of the forge-cc library and binary; one binary, so that it links once.
 
 mod emit;
+mod onnx_bad_files;
+mod onnx_build;
+mod onnx_graphs;
+mod onnx_models;
+mod onnx_ops;
+mod onnx_written;
+mod oracle;
+mod python;

@@ -1,10 +1,9 @@
 //! Attention and rotary embedding, computed directly.
 
-use rayon::prelude::*;
-
 use super::error::EvalError;
 use super::gemm::{Matrix, gemm};
 use super::normalize::softmax_row;
+use super::parallel::for_each_chunk;
 use super::storage::{Real, Want, view, with_real};
 use super::strided::{advance, broadcast_strides, dense_strides};
 use crate::dtype::DType;
@@ -21,7 +20,8 @@ pub(super) struct Attention {
 
 impl Attention {
     /// Scores, softmax and the product with v run in f32 (f64 for f64) and are rounded once. A key that is not admitted has
-    /// score -inf, so it takes part with weight 0; a row that admits no key is 0 or NaN, whatever v holds.
+    /// score -inf, so it takes part with weight 0; a row that admits no key is 0 or NaN, whatever
+    /// v holds.
     pub(super) fn eval(self, operands: &[Tensor], want: &Want) -> Result<Tensor, EvalError> {
         let [q, k, v, mask @ ..] = operands else {
             return Err(EvalError::unsupported("attention", "takes q, k, v and an optional mask"));
@@ -45,7 +45,7 @@ impl Attention {
             let float_mask = mask.as_ref().filter(|(mask, _)| mask.dtype() != DType::Bool);
             let float_mask = float_mask.map(|(mask, strides)| (C::load(mask), strides));
             let mut out = vec![C::default(); want.numel()];
-            out.par_chunks_mut(rows * value_depth).enumerate().for_each(|(task, out)| {
+            for_each_chunk(&mut out, rows * value_depth, &|task, out| {
                 let (b, h) = (task / heads, task % heads);
                 let shared = b * kv_heads + h / (heads / kv_heads);
                 let queries = Matrix::dense(&q, task * rows * depth, depth);
@@ -75,7 +75,8 @@ impl Attention {
                 }
                 let values = Matrix::dense(&v, shared * keys * value_depth, value_depth);
                 gemm(rows, value_depth, keys, Matrix::dense(&scores, 0, keys), values, out);
-                let empty = if self.masked_rows_zero { C::default() } else { C::NAN };
+                // Without any keys the product is an empty sum.
+                let empty = if self.masked_rows_zero || keys == 0 { C::default() } else { C::NAN };
                 for (row, admitted) in out.chunks_mut(value_depth).zip(&admitted) {
                     if !admitted {
                         row.fill(empty);

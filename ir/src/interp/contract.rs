@@ -1,10 +1,9 @@
 //! `matmul`, `conv` and `conv_transpose`, all through [`gemm`].
 
-use rayon::prelude::*;
-
 use super::error::EvalError;
 use super::gemm::{Matrix, Ring, gemm};
-use super::storage::{Real, Scalar, Want, Wide, tensor, widen, with_integer, with_real};
+use super::parallel::{collect, for_each_chunk};
+use super::storage::{Real, Want, integers, store_integers, with_real};
 use super::strided::{advance, broadcast_strides, dense_strides};
 use crate::dtype::DType;
 use crate::op::Window;
@@ -13,43 +12,15 @@ use crate::tensor::Tensor;
 /// Result columns (spatial positions) per im2col tile: bounds the patch matrix to `C/groups * kernel * COLUMNS`.
 const COLUMNS: usize = 1024;
 
-/// Operands in the type that products are summed in, and the result back: f32 or f64 for floats, i64 (wrapping) else.
-macro_rules! with_ring {
-    ($dtype:expr, $want:expr, |$load:ident, $C:ident| $body:expr) => {
-        if $dtype.is_float() {
-            with_real!($dtype, $C => {
-                let $load = |x: &Tensor| <$C as Real>::load(x).into_owned();
-                $C::store($want, $body)
-            })
-        } else {
-            type $C = i64;
-            let $load = integers;
-            store_integers($want, $body)
-        }
-    };
-}
-
-fn integers(x: &Tensor) -> Vec<i64> {
-    match widen(x) {
-        Wide::Integer(values) => values.into_iter().map(|v| v as i64).collect(),
-        Wide::Float(values) => values.into_iter().map(|v| v as i64).collect(),
-    }
-}
-
-fn store_integers(want: &Want, data: Vec<i64>) -> Result<Tensor, EvalError> {
-    with_integer!(want.dtype, S => {
-        tensor(want.dtype, &want.shape, data.into_iter().map(|v| S::encode(i128::from(v))).collect::<Vec<_>>())
-    })
-}
-
 pub(super) fn matmul(trans_a: bool, trans_b: bool, a: &Tensor, b: &Tensor, want: &Want) -> Result<Tensor, EvalError> {
     let sizes = MatMul::new(trans_a, trans_b, a.shape(), b.shape(), &want.shape);
-    with_ring!(a.dtype(), want, |load, C| {
-        let (a, b) = (load(a), load(b));
-        let mut out = vec![C::default(); want.numel()];
-        sizes.compute(&a, &b, &mut out);
-        out
-    })
+    if !a.dtype().is_float() {
+        // Exact modulo 2^64, and so in every narrower type.
+        let [a, b] = [a, b].map(|x| integers(x).into_iter().map(|v| v as i64).collect::<Vec<_>>());
+        let wide: Vec<i128> = sizes.compute(&a, &b, want.numel()).into_iter().map(i128::from).collect();
+        return store_integers(want, &wide);
+    }
+    with_real!(a.dtype(), C => C::store(want, sizes.compute(&C::load(a), &C::load(b), want.numel())))
 }
 
 /// The sizes of a batched product and where each batch's matrices start.
@@ -88,16 +59,16 @@ impl MatMul {
         MatMul { m, n, k, trans_a, trans_b, batches }
     }
 
-    fn compute<C: Ring>(&self, a: &[C], b: &[C], out: &mut [C]) {
-        if out.is_empty() {
-            return;
-        }
+    fn compute<C: Ring>(&self, a: &[C], b: &[C], count: usize) -> Vec<C> {
+        let mut out = vec![C::ZERO; count];
         let (m, n, k) = (self.m, self.n, self.k);
-        out.par_chunks_mut(m * n).zip(&self.batches).for_each(|(out, (a_at, b_at))| {
+        for_each_chunk(&mut out, m * n, &|batch, out| {
+            let (a_at, b_at) = &self.batches[batch];
             let a = if self.trans_a { Matrix::dense(a, *a_at, m).transposed() } else { Matrix::dense(a, *a_at, k) };
             let b = if self.trans_b { Matrix::dense(b, *b_at, k).transposed() } else { Matrix::dense(b, *b_at, n) };
             gemm(m, n, k, a, b, out);
         });
+        out
     }
 }
 
@@ -109,14 +80,14 @@ pub(super) fn conv(window: &Window, groups: i64, operands: &[Tensor], want: &Wan
     };
     let geometry = Geometry::new(window, groups, &x.shape()[2..], &w.shape()[2..], &want.shape[2..]);
     let (batch, channels, out_channels) = (x.shape()[0], x.shape()[1], w.shape()[0]);
-    with_ring!(x.dtype(), want, |load, C| {
-        let (x, w) = (load(x), load(w));
+    with_real!(x.dtype(), C => {
+        let (x, w) = (C::load(x), C::load(w));
         let mut out = match bias.first() {
-            Some(bias) => spread_bias::<C>(&load(bias), batch, geometry.positions),
+            Some(bias) => spread_bias::<C>(&C::load(bias), batch, geometry.positions),
             None => vec![C::default(); want.numel()],
         };
         geometry.conv(&x, &w, batch, channels, out_channels, &mut out);
-        out
+        C::store(want, out)
     })
 }
 
@@ -134,14 +105,14 @@ pub(super) fn conv_transpose(
     let geometry = Geometry::new(window, groups, &want.shape[2..], &w.shape()[2..], &x.shape()[2..]);
     let (batch, channels, out_channels) = (x.shape()[0], x.shape()[1], want.shape[1]);
     let plane: usize = want.shape[2..].iter().product();
-    with_ring!(x.dtype(), want, |load, C| {
-        let (x, w) = (load(x), load(w));
+    with_real!(x.dtype(), C => {
+        let (x, w) = (C::load(x), C::load(w));
         let mut out = match bias.first() {
-            Some(bias) => spread_bias::<C>(&load(bias), batch, plane),
+            Some(bias) => spread_bias::<C>(&C::load(bias), batch, plane),
             None => vec![C::default(); want.numel()],
         };
         geometry.conv_transpose(&x, &w, channels, out_channels, &mut out);
-        out
+        C::store(want, out)
     })
 }
 
@@ -265,23 +236,21 @@ impl<'a> Geometry<'a> {
             .flat_map(|b| (0..self.groups).map(move |g| (b, g)))
             .flat_map(|(b, g)| (0..self.positions).step_by(COLUMNS).map(move |first| (b, g, first)))
             .collect();
-        let results: Vec<Vec<C>> = tiles
-            .par_iter()
-            .map(|(b, g, first)| {
-                let count = COLUMNS.min(self.positions - first);
-                let image = &x[(b * channels + g * group_in) * self.plane..][..group_in * self.plane];
-                let weights = Matrix::dense(w, g * group_out * depth, depth);
-                let mut product = vec![C::ZERO; group_out * count];
-                if self.is_pointwise() {
-                    let patches = Matrix::dense(image, *first, self.plane);
-                    gemm(group_out, count, depth, weights, patches, &mut product);
-                } else {
-                    let patches = self.patches(image, group_in, *first, count);
-                    gemm(group_out, count, depth, weights, Matrix::dense(&patches, 0, count), &mut product);
-                }
-                product
-            })
-            .collect();
+        let results: Vec<Vec<C>> = collect(tiles.len(), usize::MAX, &|tile| {
+            let (b, g, first) = &tiles[tile];
+            let count = COLUMNS.min(self.positions - first);
+            let image = &x[(b * channels + g * group_in) * self.plane..][..group_in * self.plane];
+            let weights = Matrix::dense(w, g * group_out * depth, depth);
+            let mut product = vec![C::ZERO; group_out * count];
+            if self.is_pointwise() {
+                let patches = Matrix::dense(image, *first, self.plane);
+                gemm(group_out, count, depth, weights, patches, &mut product);
+            } else {
+                let patches = self.patches(image, group_in, *first, count);
+                gemm(group_out, count, depth, weights, Matrix::dense(&patches, 0, count), &mut product);
+            }
+            product
+        });
         for ((b, g, first), product) in tiles.iter().zip(&results) {
             let count = COLUMNS.min(self.positions - first);
             for (m, row) in product.chunks(count).enumerate() {
@@ -314,13 +283,10 @@ impl<'a> Geometry<'a> {
     }
 
     fn conv_transpose<C: Ring>(&self, x: &[C], w: &[C], channels: usize, out_channels: usize, out: &mut [C]) {
-        if out.is_empty() {
-            return;
-        }
         let (group_in, group_out) = (channels / self.groups, out_channels / self.groups);
         let taps = self.taps.len();
         // Result planes of one batch and group are one task.
-        out.par_chunks_mut(group_out * self.plane).enumerate().for_each(|(task, out)| {
+        for_each_chunk(out, group_out * self.plane, &|task, out| {
             let (b, g) = (task / self.groups, task % self.groups);
             // [M/groups * taps, C/groups] x [C/groups, positions].
             let weights = Matrix::dense(w, g * group_in * group_out * taps, group_out * taps).transposed();

@@ -1,12 +1,13 @@
 //! Dense matrix product: the one hot loop of the interpreter.
 //!
 //! Operands are packed into panels of a register tile ([`Ring::tile`]); the tile loop is a plain loop over arrays that the
-//! compiler vectorises. Bound by FLOP: with baseline x86-64 (two f64 lanes, no FMA) it reaches about 60 % of that peak.
+//! compiler vectorises. Bound by FLOP: with baseline x86-64 (two f64 lanes, no FMA) an optimised build reaches about
+//! 9 GFLOP/s in f64 and 20 in f32 on one core of a recent EPYC.
 //!
 //! Order of summation: products are added one after another within blocks of [`K_BLOCK`], and the block sums are added
 //! in order: in f32 for f32, f16 and bf16. It depends on K alone, not on the number of threads.
 
-use rayon::prelude::*;
+use super::parallel::for_each_chunk;
 
 /// Terms summed before the partial sum is added to the result.
 const K_BLOCK: usize = 256;
@@ -130,7 +131,7 @@ pub(super) fn gemm<C: Ring>(m: usize, n: usize, k: usize, a: Matrix<'_, C>, b: M
     }
     let (tile_rows, tile_columns) = C::TILE;
     let b_panels = b.transposed().pack(0..n, k, tile_columns);
-    out.par_chunks_mut(ROW_BLOCK * n).enumerate().for_each(|(block, out)| {
+    for_each_chunk(out, ROW_BLOCK * n, &|block, out| {
         let rows = out.len() / n;
         let first = block * ROW_BLOCK;
         let a_panels = a.pack(first..first + rows, k, tile_rows);

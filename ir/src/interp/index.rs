@@ -2,13 +2,11 @@
 
 use std::cmp::Ordering;
 
-use rayon::prelude::*;
-
 use super::error::EvalError;
 use super::math;
-use super::storage::{Scalar, Want, indices, tensor, view, with_bits, with_float, with_integer, with_scalar};
+use super::parallel::collect;
+use super::storage::{Want, floats, indices, integers, store_floats, store_integers, tensor, view, with_bits};
 use super::strided::{AxisSplit, advance, dense_strides};
-use crate::dtype::DType;
 use crate::op::ScatterReduce;
 use crate::tensor::Tensor;
 
@@ -157,7 +155,8 @@ fn scatter(
             ScatterReduce::Max => math::maximum,
             ScatterReduce::Min | ScatterReduce::None => math::minimum,
         };
-        return with_float!(x.dtype(), S => accumulate::<S>(combine, x, places(), updates, want));
+        let sum = accumulate(combine, floats(x).into_owned(), places(), &floats(updates));
+        return store_floats(want, sum);
     }
     let combine: fn(i128, i128) -> i128 = match reduce {
         ScatterReduce::Add => i128::wrapping_add,
@@ -165,22 +164,19 @@ fn scatter(
         ScatterReduce::Max => i128::max,
         ScatterReduce::Min | ScatterReduce::None => i128::min,
     };
-    with_integer!(x.dtype(), S => accumulate::<S>(combine, x, places(), updates, want))
+    store_integers(want, &accumulate(combine, integers(x), places(), &integers(updates)))
 }
 
-fn accumulate<S: Scalar>(
-    combine: fn(S::Wide, S::Wide) -> S::Wide,
-    x: &Tensor,
+fn accumulate<T: Copy>(
+    combine: fn(T, T) -> T,
+    mut out: Vec<T>,
     places: impl Iterator<Item = (usize, usize)>,
-    updates: &Tensor,
-    want: &Want,
-) -> Result<Tensor, EvalError> {
-    let mut out: Vec<S::Wide> = view::<S::Store>(x).iter().map(|v| S::decode(*v)).collect();
-    let updates = view::<S::Store>(updates);
+    updates: &[T],
+) -> Vec<T> {
     for (to, from) in places {
-        out[to] = combine(out[to], S::decode(updates[from]));
+        out[to] = combine(out[to], updates[from]);
     }
-    tensor(want.dtype, &want.shape, out.into_iter().map(S::encode).collect::<Vec<_>>())
+    out
 }
 
 /// (values, indices): sorted, equal ones by index; NaN is greater than every number.
@@ -191,23 +187,11 @@ pub(super) fn top_k(axis: usize, largest: bool, x: &Tensor, want: &[Want]) -> Re
     let split = AxisSplit::new(x.shape(), axis);
     let k = values.shape[axis];
     let lines: Vec<usize> = split.lines().collect();
-    let winners: Vec<Vec<usize>> = with_scalar!(x.dtype(), S => {
-        let data = view::<<S as Scalar>::Store>(x);
-        lines
-            .par_iter()
-            .map(|start| {
-                let mut order: Vec<usize> = (0..split.len).collect();
-                let at = |i: &usize| S::decode(data[start + i * split.inner]);
-                // Stable, so that equal elements keep their index order.
-                order.sort_by(|a, b| {
-                    let ascending = nan_greatest(at(a), at(b));
-                    if largest { ascending.reverse() } else { ascending }
-                });
-                order.truncate(k);
-                order
-            })
-            .collect()
-    });
+    let winners = if x.dtype().is_float() {
+        winners(&floats(x), &lines, split, k, largest)
+    } else {
+        winners(&integers(x), &lines, split, k, largest)
+    };
     let out_split = AxisSplit { len: k, ..split };
     let mut index = vec![0i64; values.numel()];
     let mut source = vec![0usize; values.numel()];
@@ -222,6 +206,27 @@ pub(super) fn top_k(axis: usize, largest: bool, x: &Tensor, want: &[Want]) -> Re
         tensor(values.dtype, &values.shape, source.iter().map(|at| data[*at]).collect::<Vec<_>>())
     })?;
     Ok(vec![picked, tensor(positions.dtype, &positions.shape, index)?])
+}
+
+/// For each line, the positions of its `k` most extreme elements, in order.
+fn winners<T: PartialOrd + Copy + Sync>(
+    data: &[T],
+    lines: &[usize],
+    split: AxisSplit,
+    k: usize,
+    largest: bool,
+) -> Vec<Vec<usize>> {
+    collect(lines.len(), split.len, &|line| {
+        let mut order: Vec<usize> = (0..split.len).collect();
+        let at = |i: &usize| data[lines[line] + i * split.inner];
+        // Stable, so that equal elements keep their index order.
+        order.sort_by(|a, b| {
+            let ascending = nan_greatest(at(a), at(b));
+            if largest { ascending.reverse() } else { ascending }
+        });
+        order.truncate(k);
+        order
+    })
 }
 
 fn nan_greatest<T: PartialOrd + Copy>(a: T, b: T) -> Ordering {

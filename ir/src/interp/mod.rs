@@ -18,11 +18,14 @@ mod gemm;
 mod index;
 mod math;
 mod normalize;
+mod parallel;
 mod pool;
 mod reduce;
 mod resize;
 mod storage;
 mod strided;
+#[cfg(test)]
+mod tests;
 mod view;
 
 pub use bind::bind_inputs;

@@ -4,9 +4,8 @@
 //! kernel achieves in effect: a mean of large finite values never overflows. What is done per element runs in f32 and is
 //! rounded once.
 
-use rayon::prelude::*;
-
 use super::error::EvalError;
+use super::parallel::for_each_chunk;
 use super::reduce::sum;
 use super::storage::{Real, Want, with_real};
 use super::strided::AxisSplit;
@@ -20,7 +19,7 @@ pub(super) fn softmax(axis: usize, log: bool, x: &Tensor, want: &Want) -> Result
     with_real!(x.dtype(), C => {
         let mut data = C::load(x).into_owned();
         if split.inner == 1 && split.len > 0 {
-            data.par_chunks_mut(split.len).for_each(|row| softmax_row(row, log));
+            for_each_chunk(&mut data, split.len, &|_, row| softmax_row(row, log));
         } else {
             let mut row = vec![C::ZERO; split.len];
             for start in split.lines() {
@@ -86,7 +85,7 @@ pub(super) fn layer_norm(
         let scale = C::load(scale);
         let bias = bias.first().map(C::load);
         if length > 0 {
-            data.par_chunks_mut(length).for_each(|row| {
+            for_each_chunk(&mut data, length, &|_, row| {
                 let (mean, inverse) = statistics(row, centred, epsilon);
                 for (i, v) in row.iter_mut().enumerate() {
                     let scaled = (*v - mean) * inverse * scale[i];
@@ -110,7 +109,7 @@ pub(super) fn group_norm(groups: i64, epsilon: f64, operands: &[Tensor], want: &
         let mut data = C::load(x).into_owned();
         let (scale, bias) = (C::load(scale), C::load(bias));
         if per_group * plane > 0 {
-            data.par_chunks_mut(per_group * plane).enumerate().for_each(|(task, group)| {
+            for_each_chunk(&mut data, per_group * plane, &|task, group| {
                 let (mean, inverse) = statistics(group, true, epsilon);
                 let first = task % groups * per_group;
                 for (c, plane) in group.chunks_mut(plane).enumerate() {
@@ -137,7 +136,7 @@ pub(super) fn batch_norm(epsilon: f64, operands: &[Tensor], want: &Want) -> Resu
         let inverse: Vec<C> =
             C::load(variance).iter().map(|v| C::narrow(1.0 / (v.wide() + epsilon).sqrt())).collect();
         if plane > 0 {
-            data.par_chunks_mut(plane).enumerate().for_each(|(i, plane)| {
+            for_each_chunk(&mut data, plane, &|i, plane| {
                 let c = i % channels;
                 for v in plane {
                     *v = (*v - mean[c]) * inverse[c] * scale[c] + bias[c];

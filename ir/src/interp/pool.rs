@@ -4,12 +4,11 @@
 //! inside the input and divides by their number, or with `count_include_pad` by the number inside the padded input: what
 //! `ceil_mode` adds beyond the padding never counts. A window with nothing to count gives -inf (lowest) or NaN (0).
 
-use rayon::prelude::*;
-
 use super::elementwise::integer_range;
 use super::error::EvalError;
 use super::math;
-use super::storage::{Real, Scalar, Want, tensor, view, with_integer, with_real};
+use super::parallel::collect;
+use super::storage::{Real, Want, integers, store_integers, with_real};
 use super::strided::{advance, dense_strides};
 use crate::dtype::DType;
 use crate::op::{PoolKind, Window};
@@ -33,41 +32,46 @@ pub(super) fn pool(
     if x.dtype().is_float() {
         return with_real!(x.dtype(), C => {
             let data = C::load(x);
-            let fold = |plane: &[C], (inside, divisor): &(Vec<usize>, usize)| match kind {
+            let fold = |plane: &[C], Covered { inside, divisor }: &Covered| match kind {
                 PoolKind::Max => inside.iter().fold(C::NEG_INFINITY, |acc, at| C::narrow(math::maximum(acc.wide(), plane[*at].wide()))),
                 PoolKind::Average => {
                     inside.iter().fold(C::ZERO, |acc, at| acc + plane[*at]) / C::narrow(*divisor as f64)
                 }
             };
-            C::store(want, over_planes(&data, planes, plane, &windows, fold))
+            C::store(want, over_planes(&data, planes, plane, &windows, &fold))
         });
     }
     let (low, _) = integer_range(x.dtype());
-    with_integer!(x.dtype(), S => {
-        let data = view::<<S as Scalar>::Store>(x);
-        let fold = |plane: &[<S as Scalar>::Store], (inside, divisor): &(Vec<usize>, usize)| {
-            let values = inside.iter().map(|at| S::decode(plane[*at]));
-            S::encode(match kind {
-                PoolKind::Max => values.fold(low, i128::max),
-                PoolKind::Average => values.sum::<i128>().checked_div(*divisor as i128).unwrap_or(0),
-            })
-        };
-        tensor(want.dtype, &want.shape, over_planes(&data, planes, plane, &windows, fold))
-    })
+    let fold = |plane: &[i128], Covered { inside, divisor }: &Covered| {
+        let values = inside.iter().map(|at| plane[*at]);
+        match kind {
+            PoolKind::Max => values.fold(low, i128::max),
+            PoolKind::Average => values.sum::<i128>().checked_div(*divisor as i128).unwrap_or(0),
+        }
+    };
+    store_integers(want, &over_planes(&integers(x), planes, plane, &windows, &fold))
 }
 
-fn over_planes<T: Sync + Copy, U: Send>(
+fn over_planes<T: Sync + Send + Copy + Default>(
     data: &[T],
     planes: usize,
     plane: usize,
-    windows: &[(Vec<usize>, usize)],
-    fold: impl Fn(&[T], &(Vec<usize>, usize)) -> U + Sync,
-) -> Vec<U> {
-    let fold = &fold;
-    (0..planes)
-        .into_par_iter()
-        .flat_map_iter(|p| windows.iter().map(move |window| fold(&data[p * plane..(p + 1) * plane], window)))
-        .collect()
+    windows: &[Covered],
+    fold: &(dyn Fn(&[T], &Covered) -> T + Sync),
+) -> Vec<T> {
+    let work = windows.first().map_or(1, |window| window.inside.len());
+    collect(planes * windows.len(), work, &|i| {
+        let (p, window) = (i / windows.len(), &windows[i % windows.len()]);
+        fold(&data[p * plane..(p + 1) * plane], window)
+    })
+}
+
+/// What one window of a plane looks at.
+struct Covered {
+    /// Offsets within the plane.
+    inside: Vec<usize>,
+    /// What the sum is divided by.
+    divisor: usize,
 }
 
 /// One window along one axis.
@@ -89,25 +93,23 @@ impl AxisWindow {
     }
 }
 
-/// For each window of a plane: the offsets that it covers, and the divisor of its average.
-fn combine(axes: &[Vec<AxisWindow>], input: &[usize], count_include_pad: bool) -> Vec<(Vec<usize>, usize)> {
+/// Every window of a plane, in order.
+fn combine(axes: &[Vec<AxisWindow>], input: &[usize], count_include_pad: bool) -> Vec<Covered> {
     let strides = dense_strides(input);
     let shape: Vec<usize> = axes.iter().map(Vec::len).collect();
     let mut index = vec![0; axes.len()];
     let mut windows = Vec::new();
     for _ in 0..shape.iter().product() {
-        let mut offsets = vec![0usize];
+        let mut inside = vec![0usize];
         let mut padded = 1;
         for ((axis, position), stride) in axes.iter().zip(&index).zip(&strides) {
             let window = &axis[*position];
             padded *= window.padded;
-            offsets = offsets
-                .iter()
-                .flat_map(|base| window.inside.iter().map(move |c| base + c * *stride as usize))
-                .collect();
+            inside =
+                inside.iter().flat_map(|base| window.inside.iter().map(move |c| base + c * *stride as usize)).collect();
         }
-        let divisor = if count_include_pad { padded } else { offsets.len() };
-        windows.push((offsets, divisor));
+        let divisor = if count_include_pad { padded } else { inside.len() };
+        windows.push(Covered { inside, divisor });
         advance(&mut index, &shape);
     }
     windows

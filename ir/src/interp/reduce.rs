@@ -3,12 +3,11 @@
 //! Float sums run in f32 for f32, f16 and bf16 (f64 for f64) and are rounded once at the end. A sum is pairwise over
 //! blocks of [`BLOCK`] elements, each block in eight interleaved partial sums: the error grows with log n, not n.
 
-use rayon::prelude::*;
-
 use super::elementwise::integer_range;
 use super::error::EvalError;
 use super::math;
-use super::storage::{Real, Scalar, Want, tensor, view, with_bits, with_integer, with_real, with_scalar};
+use super::parallel::collect;
+use super::storage::{Real, Want, floats, integers, store_integers, tensor, view, with_bits, with_real};
 use super::strided::{AxisSplit, copy, dense_strides};
 use crate::dtype::DType;
 use crate::op::{ArgOp, ReduceOp};
@@ -35,18 +34,13 @@ pub(super) fn reduce(op: ReduceOp, axes: &[usize], x: &Tensor, want: &Want) -> R
         return with_real!(x.dtype(), C => {
             let data = C::load(&rows);
             let fold = float_fold::<C>(op);
-            C::store(want, (0..count).into_par_iter().map(|i| fold(&data[i * length..(i + 1) * length])).collect())
+            C::store(want, collect(count, length, &|i| fold(&data[i * length..(i + 1) * length])))
         });
     }
     let limits = integer_range(x.dtype());
-    with_integer!(x.dtype(), S => {
-        let data = view::<<S as Scalar>::Store>(&rows);
-        let fold = |i: usize| {
-            let row = data[i * length..(i + 1) * length].iter().map(|v| S::decode(*v));
-            S::encode(integer_fold(op, row, length, limits))
-        };
-        tensor(want.dtype, &want.shape, (0..count).into_par_iter().map(fold).collect::<Vec<_>>())
-    })
+    let data = integers(&rows);
+    let fold = |i: usize| integer_fold(op, &data[i * length..(i + 1) * length], limits);
+    store_integers(want, &collect(count, length, &fold))
 }
 
 /// The fold of one row. An empty one gives 0, 1, NaN (0/0), -inf and +inf.
@@ -63,7 +57,9 @@ fn float_fold<C: Real>(op: ReduceOp) -> fn(&[C]) -> C {
 }
 
 /// Wraps at the store; a mean truncates toward zero and is 0 when empty, as integer division is.
-fn integer_fold(op: ReduceOp, row: impl Iterator<Item = i128>, length: usize, (low, high): (i128, i128)) -> i128 {
+fn integer_fold(op: ReduceOp, row: &[i128], (low, high): (i128, i128)) -> i128 {
+    let length = row.len();
+    let row = row.iter().copied();
     match op {
         ReduceOp::Sum => row.sum(),
         ReduceOp::Mean => row.sum::<i128>().checked_div(length as i128).unwrap_or(0),
@@ -107,21 +103,31 @@ pub(super) fn arg_reduce(
     if split.len == 0 && !lines.is_empty() {
         return Err(EvalError::unsupported(op.name(), format!("axis {axis} of {:?} is empty", x.shape())));
     }
-    let data: Vec<i64> = with_scalar!(x.dtype(), S => {
-        let data = view::<<S as Scalar>::Store>(x);
-        let best = |start: &usize| {
-            let at = |i: usize| S::decode(data[start + i * split.inner]);
-            let mut best = 0;
-            for i in 1..split.len {
-                if displaces(op, select_last, at(best), at(i)) {
-                    best = i;
-                }
+    let extremes = if x.dtype().is_float() {
+        extremes(op, select_last, &floats(x), &lines, split)
+    } else {
+        extremes(op, select_last, &integers(x), &lines, split)
+    };
+    tensor(want.dtype, &want.shape, extremes)
+}
+
+fn extremes<T: PartialOrd + Copy + Sync>(
+    op: ArgOp,
+    select_last: bool,
+    data: &[T],
+    lines: &[usize],
+    split: AxisSplit,
+) -> Vec<i64> {
+    collect(lines.len(), split.len, &|line| {
+        let at = |i: usize| data[lines[line] + i * split.inner];
+        let mut best = 0;
+        for i in 1..split.len {
+            if displaces(op, select_last, at(best), at(i)) {
+                best = i;
             }
-            best as i64
-        };
-        lines.par_iter().map(best).collect()
-    });
-    tensor(want.dtype, &want.shape, data)
+        }
+        best as i64
+    })
 }
 
 /// Whether a later `new` displaces the extreme so far.
@@ -155,12 +161,10 @@ pub(super) fn cumsum(
             C::store(want, out)
         });
     }
-    with_integer!(x.dtype(), S => {
-        let data = view::<<S as Scalar>::Store>(x);
-        let mut out = vec![S::encode(0); data.len()];
-        scan(split, exclusive, reverse, 0i128, |acc, at| acc + S::decode(data[at]), |at, acc| out[at] = S::encode(acc));
-        tensor(want.dtype, &want.shape, out)
-    })
+    let data = integers(x);
+    let mut out = vec![0i128; data.len()];
+    scan(split, exclusive, reverse, 0, |acc, at| acc + data[at], |at, acc| out[at] = acc);
+    store_integers(want, &out)
 }
 
 fn scan<A: Copy>(

@@ -1,8 +1,9 @@
 //! Resize as ONNX defines it (no antialias, no exclude_outside): interpolation along one axis at a time.
 
-use rayon::prelude::*;
+use bytemuck::Pod;
 
 use super::error::EvalError;
+use super::parallel::for_each_chunk;
 use super::storage::{Real, Want, tensor, view, with_bits, with_real};
 use super::strided::AxisSplit;
 use crate::dtype::DType;
@@ -152,24 +153,23 @@ pub(super) fn resize(resize: Resize, scales: &[f64], x: &Tensor, want: &Want) ->
     })
 }
 
-fn along_axes<T: Copy + Send + Sync>(
+fn along_axes<T: Pod + Send + Sync>(
     axes: &[(usize, Vec<Taps>)],
     shape: &[usize],
     mut data: Vec<T>,
     blend: impl Fn(&Taps, &dyn Fn(usize) -> T) -> T + Sync,
 ) -> Vec<T> {
-    let blend = &blend;
     let mut shape = shape.to_vec();
     for (axis, taps) in axes {
         let AxisSplit { outer, len, inner } = AxisSplit::new(&shape, *axis);
-        let source = &data;
-        let resized = (0..outer * taps.len())
-            .into_par_iter()
-            .flat_map_iter(|row| {
-                let (o, taps) = (row / taps.len(), &taps[row % taps.len()]);
-                (0..inner).map(move |j| blend(taps, &|i| source[(o * len + i) * inner + j]))
-            })
-            .collect();
+        let mut resized = vec![T::zeroed(); outer * taps.len() * inner];
+        for_each_chunk(&mut resized, taps.len() * inner, &|o, out| {
+            for (taps, row) in taps.iter().zip(out.chunks_mut(inner)) {
+                for (j, out) in row.iter_mut().enumerate() {
+                    *out = blend(taps, &|i| data[(o * len + i) * inner + j]);
+                }
+            }
+        });
         data = resized;
         shape[*axis] = taps.len();
     }

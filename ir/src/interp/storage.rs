@@ -1,7 +1,8 @@
 //! Typed access to tensor bytes, and rounding.
 //!
-//! Two layers: [`Scalar`] names a storage type and the wide type in which one element is computed (f64 for floats, i128
-//! for integers and bool), for elementwise ops; [`Real`] is the type in which sums run (f64, or f32 for f32/f16/bf16).
+//! What is computed element by element is computed in a wide type, f64 for floats and i128 for integers and bool, and
+//! stored once ([`floats`], [`integers`] and back); what sums, in a [`Real`]: f64, or f32 for f32, f16 and bf16. Ops are
+//! thereby compiled for two types and not for thirteen.
 
 use std::borrow::Cow;
 
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use half::{bf16, f16};
 
 use super::error::EvalError;
+use super::strided::map1;
 use crate::dtype::DType;
 use crate::tensor::{Tensor, round_to_odd};
 
@@ -61,9 +63,9 @@ pub(super) fn tensor<T: Pod + Send + Sync>(dtype: DType, shape: &[usize], data: 
 }
 
 /// How one element is stored and computed.
-pub(super) trait Scalar {
-    type Store: Pod + Send + Sync + PartialEq;
-    type Wide: Copy + PartialOrd + Send + Sync;
+trait Scalar {
+    type Store: Pod + Send + Sync;
+    type Wide: Pod + Send + Sync;
     fn decode(stored: Self::Store) -> Self::Wide;
     /// Rounds once to nearest even (floats) or wraps (integers); bool is `!= 0`.
     fn encode(wide: Self::Wide) -> Self::Store;
@@ -150,85 +152,6 @@ pub(super) fn integer_to_odd(value: i128) -> f64 {
     if value < 0 { -wide } else { wide }
 }
 
-/// Runs `$body` with `$S` the [`Scalar`] of a float dtype (f64 for what is not a float: callers ask floats only).
-macro_rules! with_float {
-    ($dtype:expr, $S:ident => $body:expr) => {
-        match $dtype {
-            DType::F16 => {
-                type $S = half::f16;
-                $body
-            }
-            DType::BF16 => {
-                type $S = half::bf16;
-                $body
-            }
-            DType::F32 => {
-                type $S = f32;
-                $body
-            }
-            _ => {
-                type $S = f64;
-                $body
-            }
-        }
-    };
-}
-
-/// Runs `$body` with `$S` the [`Scalar`] of an integer dtype or bool.
-macro_rules! with_integer {
-    ($dtype:expr, $S:ident => $body:expr) => {
-        match $dtype {
-            DType::U8 => {
-                type $S = u8;
-                $body
-            }
-            DType::U16 => {
-                type $S = u16;
-                $body
-            }
-            DType::U32 => {
-                type $S = u32;
-                $body
-            }
-            DType::U64 => {
-                type $S = u64;
-                $body
-            }
-            DType::I8 => {
-                type $S = i8;
-                $body
-            }
-            DType::I16 => {
-                type $S = i16;
-                $body
-            }
-            DType::I32 => {
-                type $S = i32;
-                $body
-            }
-            DType::I64 => {
-                type $S = i64;
-                $body
-            }
-            _ => {
-                type $S = bool;
-                $body
-            }
-        }
-    };
-}
-
-/// Runs `$body` with `$S` the [`Scalar`] of a dtype.
-macro_rules! with_scalar {
-    ($dtype:expr, $S:ident => $body:expr) => {
-        if $dtype.is_float() {
-            $crate::interp::storage::with_float!($dtype, $S => $body)
-        } else {
-            $crate::interp::storage::with_integer!($dtype, $S => $body)
-        }
-    };
-}
-
 /// Runs `$body` with `$T` an unsigned type as wide as the dtype: for ops that move elements and never look at them.
 macro_rules! with_bits {
     ($dtype:expr, $T:ident => $body:expr) => {
@@ -269,43 +192,77 @@ macro_rules! with_real {
     };
 }
 
-pub(super) use {with_bits, with_float, with_integer, with_real, with_scalar};
+pub(super) use {with_bits, with_real};
 
-/// Every element in its wide type.
-pub(super) enum Wide {
-    Float(Vec<f64>),
-    Integer(Vec<i128>),
+fn decode_all<S: Scalar>(tensor: &Tensor) -> Vec<S::Wide> {
+    map1(&view::<S::Store>(tensor), S::decode)
 }
 
-pub(super) fn widen(tensor: &Tensor) -> Wide {
-    fn all<S: Scalar>(tensor: &Tensor) -> Vec<S::Wide> {
-        view::<S::Store>(tensor).iter().map(|v| S::decode(*v)).collect()
-    }
+fn encode_all<S: Scalar>(want: &Want, wide: &[S::Wide]) -> Result<Tensor, EvalError> {
+    tensor(want.dtype, &want.shape, map1(wide, S::encode))
+}
+
+/// The elements of a float tensor in f64; in place when they are that.
+pub(super) fn floats(tensor: &Tensor) -> Cow<'_, [f64]> {
     match tensor.dtype() {
-        DType::F16 | DType::BF16 | DType::F32 | DType::F64 => {
-            Wide::Float(with_float!(tensor.dtype(), S => all::<S>(tensor)))
-        }
-        _ => Wide::Integer(with_integer!(tensor.dtype(), S => all::<S>(tensor))),
+        DType::F64 => view(tensor),
+        DType::F32 => Cow::Owned(decode_all::<f32>(tensor)),
+        DType::F16 => Cow::Owned(decode_all::<f16>(tensor)),
+        DType::BF16 => Cow::Owned(decode_all::<bf16>(tensor)),
+        _ => Cow::Owned(integers(tensor).into_iter().map(|v| v as f64).collect()),
+    }
+}
+
+/// The elements of an integer or bool tensor in i128. Floats truncate.
+pub(super) fn integers(tensor: &Tensor) -> Vec<i128> {
+    match tensor.dtype() {
+        DType::Bool => decode_all::<bool>(tensor),
+        DType::U8 => decode_all::<u8>(tensor),
+        DType::U16 => decode_all::<u16>(tensor),
+        DType::U32 => decode_all::<u32>(tensor),
+        DType::U64 => decode_all::<u64>(tensor),
+        DType::I8 => decode_all::<i8>(tensor),
+        DType::I16 => decode_all::<i16>(tensor),
+        DType::I32 => decode_all::<i32>(tensor),
+        DType::I64 => decode_all::<i64>(tensor),
+        DType::F16 | DType::BF16 | DType::F32 | DType::F64 => floats(tensor).iter().map(|v| *v as i128).collect(),
+    }
+}
+
+/// Rounds once to `want.dtype`, a float.
+pub(super) fn store_floats(want: &Want, wide: Vec<f64>) -> Result<Tensor, EvalError> {
+    match want.dtype {
+        DType::F16 => encode_all::<f16>(want, &wide),
+        DType::BF16 => encode_all::<bf16>(want, &wide),
+        DType::F32 => encode_all::<f32>(want, &wide),
+        _ => tensor(DType::F64, &want.shape, wide),
+    }
+}
+
+/// Wraps to `want.dtype`, an integer; bool is `!= 0`.
+pub(super) fn store_integers(want: &Want, wide: &[i128]) -> Result<Tensor, EvalError> {
+    match want.dtype {
+        DType::U8 => encode_all::<u8>(want, wide),
+        DType::U16 => encode_all::<u16>(want, wide),
+        DType::U32 => encode_all::<u32>(want, wide),
+        DType::U64 => encode_all::<u64>(want, wide),
+        DType::I8 => encode_all::<i8>(want, wide),
+        DType::I16 => encode_all::<i16>(want, wide),
+        DType::I32 => encode_all::<i32>(want, wide),
+        DType::I64 => encode_all::<i64>(want, wide),
+        _ => encode_all::<bool>(want, wide),
     }
 }
 
 /// Index operands as i64 (u64 beyond i64 saturates, and is out of range for every axis anyway).
 pub(super) fn indices(tensor: &Tensor) -> Vec<i64> {
-    match widen(tensor) {
-        Wide::Integer(values) => values.into_iter().map(|v| i64::try_from(v).unwrap_or(i64::MAX)).collect(),
-        Wide::Float(values) => values.into_iter().map(|v| v as i64).collect(),
-    }
+    integers(tensor).into_iter().map(|v| i64::try_from(v).unwrap_or(i64::MAX)).collect()
 }
 
 /// A float tensor in f64: the representation of every float under `Mode::F64`. Others are returned as they are.
 pub(super) fn to_f64(tensor: &Tensor) -> Result<Tensor, EvalError> {
     match tensor.dtype() {
-        DType::F16 | DType::BF16 | DType::F32 => {
-            let data: Vec<f64> = with_float!(tensor.dtype(), S => {
-                view::<<S as Scalar>::Store>(tensor).iter().map(|v| S::decode(*v)).collect()
-            });
-            self::tensor(DType::F64, tensor.shape(), data)
-        }
+        DType::F16 | DType::BF16 | DType::F32 => self::tensor(DType::F64, tensor.shape(), floats(tensor).into_owned()),
         _ => Ok(tensor.clone()),
     }
 }
@@ -362,22 +319,16 @@ macro_rules! real {
                 wide as $t
             }
             fn load(tensor: &Tensor) -> Cow<'_, [$t]> {
-                if tensor.dtype() == DType::$own {
-                    return view(tensor);
+                match tensor.dtype() {
+                    DType::$own => view(tensor),
+                    _ => Cow::Owned(map1(&floats(tensor), |v| v as $t)),
                 }
-                Cow::Owned(match widen(tensor) {
-                    Wide::Float(values) => values.into_iter().map(|v| v as $t).collect(),
-                    Wide::Integer(values) => values.into_iter().map(|v| v as $t).collect(),
-                })
             }
             fn store(want: &Want, data: Vec<$t>) -> Result<Tensor, EvalError> {
                 if want.dtype == DType::$own {
                     return tensor(want.dtype, &want.shape, data);
                 }
-                with_float!(want.dtype, S => {
-                    let rounded: Vec<<S as Scalar>::Store> = data.iter().map(|v| S::encode(f64::from(*v))).collect();
-                    tensor(want.dtype, &want.shape, rounded)
-                })
+                store_floats(want, map1(&data, f64::from))
             }
         }
     };

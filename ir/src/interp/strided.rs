@@ -3,11 +3,8 @@
 //! The unit of work is a *segment*: a run of result elements along the innermost axis, for which every operand has one
 //! base offset and one stride. Strides are computed once per op; nothing is allocated per element.
 
+use super::parallel::{CHUNK, for_each_chunk};
 use bytemuck::Pod;
-use rayon::prelude::*;
-
-/// Result elements per parallel task.
-const CHUNK: usize = 16 * 1024;
 
 /// Row-major strides of a dense shape, in elements.
 pub(super) fn dense_strides(shape: &[usize]) -> Vec<isize> {
@@ -78,17 +75,13 @@ impl<const N: usize> Walk<N> {
 
     /// Computes every result element: `kernel(segment, bases)` fills a run of results whose operand elements start at
     /// `bases` and advance by [`Walk::inner`].
-    pub(super) fn fill<U: Pod + Send + Sync>(&self, kernel: impl Fn(&mut [U], [isize; N]) + Sync) -> Vec<U> {
+    pub(super) fn fill<U: Pod + Send + Sync>(&self, kernel: &(dyn Fn(&mut [U], [isize; N]) + Sync)) -> Vec<U> {
         let mut out = vec![U::zeroed(); self.dims.iter().product()];
-        if out.len() <= CHUNK {
-            self.fill_chunk(&mut out, 0, &kernel);
-        } else {
-            out.par_chunks_mut(CHUNK).enumerate().for_each(|(i, chunk)| self.fill_chunk(chunk, i * CHUNK, &kernel));
-        }
+        for_each_chunk(&mut out, CHUNK, &|i, chunk| self.fill_chunk(chunk, i * CHUNK, kernel));
         out
     }
 
-    fn fill_chunk<U>(&self, chunk: &mut [U], start: usize, kernel: &impl Fn(&mut [U], [isize; N])) {
+    fn fill_chunk<U>(&self, chunk: &mut [U], start: usize, kernel: &(dyn Fn(&mut [U], [isize; N]) + Sync)) {
         if chunk.is_empty() {
             return;
         }
@@ -131,7 +124,7 @@ impl<const N: usize> Walk<N> {
 pub(super) fn copy<T: Pod + Send + Sync>(src: &[T], offset: isize, shape: &[usize], strides: Vec<isize>) -> Vec<T> {
     let walk = Walk::new(shape, &[strides]);
     let [step] = walk.inner();
-    walk.fill(|out, [base]| {
+    walk.fill(&|out, [base]| {
         let base = (base + offset) as usize;
         match step {
             1 => out.copy_from_slice(&src[base..base + out.len()]),
@@ -149,10 +142,13 @@ pub(super) fn copy<T: Pod + Send + Sync>(src: &[T], offset: isize, shape: &[usiz
 
 /// `f` over each element.
 pub(super) fn map1<A: Pod + Send + Sync, U: Pod + Send + Sync>(a: &[A], f: impl Fn(A) -> U + Sync) -> Vec<U> {
-    if a.len() <= CHUNK {
-        return a.iter().map(|v| f(*v)).collect();
-    }
-    a.par_iter().with_min_len(CHUNK / 4).map(|v| f(*v)).collect()
+    let mut out = vec![U::zeroed(); a.len()];
+    for_each_chunk(&mut out, CHUNK, &|i, out| {
+        for (out, a) in out.iter_mut().zip(&a[i * CHUNK..]) {
+            *out = f(*a);
+        }
+    });
+    out
 }
 
 /// `f` over pairs of elements, each operand broadcast to `shape`.
@@ -164,7 +160,7 @@ pub(super) fn map2<A: Pod + Send + Sync, B: Pod + Send + Sync, U: Pod + Send + S
 ) -> Vec<U> {
     let walk = Walk::new(shape, &[broadcast_strides(a_shape, shape), broadcast_strides(b_shape, shape)]);
     let [a_step, b_step] = walk.inner();
-    walk.fill(|out, [a_base, b_base]| {
+    walk.fill(&|out, [a_base, b_base]| {
         let (a_base, b_base) = (a_base as usize, b_base as usize);
         let count = out.len();
         match (a_step, b_step) {

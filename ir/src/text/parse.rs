@@ -1,11 +1,12 @@
 //! Text to graphs: recursive descent over the tokens of `lexer.rs`. Types are checked as ops are added, so what parses
 //! is well typed.
 
+mod attributes;
+mod types;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::graph::{Graph, Loc, NodeId, Value};
 use crate::infer::InferError;
 use crate::op::{Attr, Fused, Op};
@@ -13,8 +14,7 @@ use crate::tensor::{Tensor, TensorType};
 
 use super::error::{ParseError, nearest};
 use super::lexer::{LocComment, Span, Token, TokenKind, ValueName, lex};
-use super::literal::{Literal, LiteralKind};
-use super::print::{dtype_names, type_text};
+use super::print::type_text;
 
 /// Nesting of fused bodies and of dim functions that the parser follows.
 const MAX_DEPTH: usize = 24;
@@ -446,20 +446,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn literal(&mut self) -> Parsed<Literal<'a>> {
-        let start = self.span().start;
-        let negative = self.eat('-');
-        let kind = match *self.kind() {
-            TokenKind::Number(digits) => LiteralKind::Number(digits),
-            TokenKind::Hex(digits) => LiteralKind::Bits(digits),
-            TokenKind::Ident(word @ ("true" | "false" | "inf" | "nan")) => LiteralKind::Word(word),
-            _ => return Err(self.unexpected("a number, true or false")),
-        };
-        let span = Span { start, end: self.span().end };
-        self.advance();
-        Ok(Literal { negative, kind, span })
-    }
-
     fn op(&mut self, graph: &mut Graph, scope: &Scope, name: &str, span: Span) -> Parsed<NodeId> {
         let operands = if self.eat('(') { self.list(')', |p| p.operand(graph, scope))? } else { Vec::new() };
         if operands.len() > MAX_OPERANDS {
@@ -507,188 +493,5 @@ impl<'a> Parser<'a> {
             }
         }
         Ok(node)
-    }
-
-    fn attribute(&mut self) -> Parsed<(String, Attr, Span)> {
-        let span = self.span();
-        let name = self.ident("an attribute")?.to_owned();
-        if !self.eat('=') {
-            return Ok((name, Attr::Bool(true), span));
-        }
-        let attr = if self.eat('[') { self.attr_list()? } else { self.attr_scalar()?.0 };
-        Ok((name, attr, span))
-    }
-
-    /// A list of the narrowest kind that holds all elements: integers, floats, dims.
-    fn attr_list(&mut self) -> Parsed<Attr> {
-        let start = self.span();
-        let items = self.list(']', Self::attr_scalar)?;
-        if items.iter().all(|(a, _)| matches!(a, Attr::Int(_))) {
-            let ints = items.iter().filter_map(|(a, _)| if let Attr::Int(v) = a { Some(*v) } else { None });
-            return Ok(Attr::Ints(ints.collect()));
-        }
-        let as_float = |a: &Attr| match a {
-            Attr::Float(v) => Some(*v),
-            Attr::Int(v) => Some(*v as f64),
-            _ => None,
-        };
-        if let Some(floats) = items.iter().map(|(a, _)| as_float(a)).collect() {
-            return Ok(Attr::Floats(floats));
-        }
-        let as_dim = |a: &Attr| match a {
-            Attr::Int(v) => Some(Dim::from(*v)),
-            Attr::Dim(dim) => Some(dim.clone()),
-            Attr::DType(dtype) => Some(Dim::symbol(dtype.name())),
-            Attr::Str(name) => Some(Dim::symbol(name)),
-            _ => None,
-        };
-        let terms = items.iter().fold(1usize, |acc, (_, terms)| acc.saturating_mul(*terms));
-        match items.iter().map(|(a, _)| as_dim(a)).collect() {
-            Some(_) if terms > MAX_TERMS => Err(self.error(start, "these dimensions are too complex")),
-            Some(dims) => Ok(Attr::Dims(dims)),
-            None => Err(self.error(start, "a list holds integers, floats or dimensions, one kind of them")),
-        }
-    }
-
-    /// An attribute that is not a list, and the number of terms if it is a dim.
-    fn attr_scalar(&mut self) -> Parsed<(Attr, usize)> {
-        let signed = self.kind() == &TokenKind::Punct('-');
-        let float = match if signed { self.second() } else { self.kind() } {
-            TokenKind::Number(digits) => digits.contains(['.', 'e', 'E']),
-            TokenKind::Hex(_) | TokenKind::Ident("inf" | "nan") => true,
-            _ => false,
-        };
-        if float {
-            let literal = self.literal()?;
-            let value = literal.to_f64().map_err(|message| self.error(literal.span, message))?;
-            return Ok((Attr::Float(value), 1));
-        }
-        let plain = !matches!(self.second(), TokenKind::Punct('*' | '+' | '-'));
-        match self.kind() {
-            TokenKind::Ident(word @ ("true" | "false")) => {
-                let value = *word == "true";
-                self.advance();
-                Ok((Attr::Bool(value), 1))
-            }
-            TokenKind::Text(text) if plain => {
-                let text = text.clone();
-                self.advance();
-                Ok((Attr::Str(text), 1))
-            }
-            TokenKind::Ident(word) if plain && DType::from_name(word).is_some() => {
-                let attr = DType::from_name(word).map_or(Attr::Bool(false), Attr::DType);
-                self.advance();
-                Ok((attr, 1))
-            }
-            _ => {
-                let (dim, terms) = self.dim()?;
-                Ok((dim.as_const().map_or(Attr::Dim(dim), Attr::Int), terms))
-            }
-        }
-    }
-
-    // Types.
-
-    fn ty(&mut self) -> Parsed<TensorType> {
-        let name = match *self.kind() {
-            TokenKind::Ident(name) => name,
-            _ => return Err(self.unexpected("a type, such as f32[N, 4]")),
-        };
-        let Some(dtype) = DType::from_name(name) else {
-            let error = self.unexpected("a dtype");
-            return Err(match nearest(name, dtype_names()) {
-                Some(near) => error.with_suggestion(Some(near)),
-                None => error.with_help(format!("the dtypes are {}", dtype_names().collect::<Vec<_>>().join(", "))),
-            });
-        };
-        self.advance();
-        let span = self.span();
-        self.expect('[')?;
-        let mut terms = 1usize;
-        let shape = self.list(']', |p| {
-            let (dim, count) = p.dim()?;
-            terms = terms.saturating_mul(count);
-            Ok(dim)
-        })?;
-        if terms > MAX_TERMS {
-            return Err(self.error(span, "these dimensions are too complex"));
-        }
-        Ok(TensorType { dtype, shape })
-    }
-
-    /// A dim and the number of its terms: `N*2 - 1`, `floordiv(N, 2)`, `"odd name" + 1`. No parentheses: canonical
-    /// dims have none.
-    fn dim(&mut self) -> Parsed<(Dim, usize)> {
-        let mut negative = self.eat('-');
-        let mut sum = Dim::from(0);
-        let mut terms = 0usize;
-        loop {
-            let product = self.dim_product(negative)?;
-            sum = sum + product;
-            terms += 1;
-            negative = match self.kind() {
-                TokenKind::Punct('+') => false,
-                TokenKind::Punct('-') => true,
-                _ => return Ok((sum, terms)),
-            };
-            self.advance();
-            if terms >= MAX_TERMS {
-                return Err(self.error(self.span(), "this dimension is too complex"));
-            }
-        }
-    }
-
-    fn dim_product(&mut self, negative: bool) -> Parsed<Dim> {
-        let mut product = Dim::from(if negative { -1 } else { 1 });
-        let mut factors = 0usize;
-        loop {
-            product = product * self.dim_factor(negative)?;
-            factors += 1;
-            if !self.eat('*') {
-                return Ok(product);
-            }
-            if factors >= MAX_TERMS {
-                return Err(self.error(self.span(), "this dimension is too complex"));
-            }
-        }
-    }
-
-    fn dim_factor(&mut self, negative: bool) -> Parsed<Dim> {
-        let factor = match self.kind() {
-            TokenKind::Number(digits) => match digits.parse::<u64>() {
-                Ok(value) if i64::try_from(value).is_ok() => Dim::from(value as i64),
-                // The magnitude of i64::MIN; negated by the wrapping product.
-                Ok(value) if negative && value == 1 << 63 => Dim::from(i64::MIN),
-                _ => return Err(self.unexpected("a 64-bit integer")),
-            },
-            TokenKind::Text(name) => Dim::symbol(name),
-            TokenKind::Ident(name) => {
-                let name = *name;
-                let function: Option<fn(&Dim, &Dim) -> Dim> = match name {
-                    "floordiv" => Some(Dim::floor_div),
-                    "mod" => Some(Dim::modulo),
-                    "max" => Some(Dim::maximum),
-                    "min" => Some(Dim::minimum),
-                    _ => None,
-                };
-                match function {
-                    Some(function) if self.second() == &TokenKind::Punct('(') => {
-                        self.advance();
-                        self.advance();
-                        return self.deeper(|p| {
-                            let (a, _) = p.dim()?;
-                            p.expect(',')?;
-                            let (b, _) = p.dim()?;
-                            p.expect(')')?;
-                            Ok(function(&a, &b))
-                        });
-                    }
-                    _ => Dim::symbol(name),
-                }
-            }
-            _ => return Err(self.unexpected("a dimension")),
-        };
-        self.advance();
-        Ok(factor)
     }
 }

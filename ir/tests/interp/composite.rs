@@ -1,7 +1,7 @@
 //! Composites: delicate values, and each against its decomposition.
 
-use forge_ir::interp::Mode;
-use forge_ir::{DType, Op, Tensor};
+use forge_ir::interp::{self, Mode};
+use forge_ir::{DType, GeluApproximate, Op, Tensor, TensorType, UnaryOp};
 
 use crate::{assert_close, assert_same, bools, eval, eval_f64, f32s, random, try_eval};
 
@@ -153,7 +153,7 @@ fn attention_without_keys_or_queries() {
     let none = eval(&attention(false, false, true), &qkv(2, 2, 3, 0));
     assert_eq!(none.shape(), [2, 2, 3, 8]);
     assert!(none.to_f64().iter().all(|v| *v == 0.0));
-    assert!(eval(&attention(true, true, false), &qkv(2, 2, 3, 0)).to_f64().iter().all(|v| v.is_nan()));
+    assert_same(&eval(&attention(true, true, false), &qkv(2, 2, 3, 0)), &none);
     assert_eq!(eval(&attention(true, true, true), &qkv(2, 2, 0, 5)).shape(), [2, 2, 0, 8]);
 }
 
@@ -193,5 +193,98 @@ fn native_composites_are_within_a_few_roundings() {
     ] {
         let exact = try_eval(&op, &operands, Mode::F64).unwrap().remove(0).to_f64();
         assert_close(&eval(&op, &operands), &exact, 1e-6);
+    }
+}
+
+/// Evaluates the op itself and its decomposition, floats as f64.
+#[track_caller]
+fn agrees_with_its_definition(op: &Op, operands: &[Tensor]) {
+    let types: Vec<TensorType> = operands.iter().map(Tensor::ty).collect();
+    let body = op.decompose(&types).unwrap().decompose_all().unwrap();
+    let want = interp::run(&body, operands, Mode::F64).unwrap();
+    // Constants of a definition are of its compute dtype: below f64 they are rounded to f32.
+    let tolerance = if operands[0].dtype() == DType::F64 { 1e-13 } else { 2e-7 };
+    assert_close(&eval_f64(op, operands), &want[0].to_f64(), tolerance);
+}
+
+#[test]
+fn rowwise_composites_are_their_definitions() {
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        let random = |shape: &[usize], seed| Tensor::from_f64(dtype, shape, &random(shape, seed).to_f64());
+        let x = random(&[3, 4, 6], 1);
+        for axis in 0..3 {
+            agrees_with_its_definition(&Op::Softmax { axis }, std::slice::from_ref(&x));
+            agrees_with_its_definition(&Op::LogSoftmax { axis }, std::slice::from_ref(&x));
+            let scale = random(&x.shape()[axis..], 2);
+            let bias = random(&x.shape()[axis..], 3);
+            let norm = Op::LayerNorm { axis, epsilon: 1e-5 };
+            agrees_with_its_definition(&norm, &[x.clone(), scale.clone(), bias]);
+            agrees_with_its_definition(&norm, &[x.clone(), scale.clone()]);
+            agrees_with_its_definition(&Op::RmsNorm { axis, epsilon: 1e-6 }, &[x.clone(), scale]);
+        }
+        for shape in [vec![2, 6, 3, 2], vec![2, 6, 5], vec![3, 6]] {
+            let x = random(&shape, 4);
+            let channel = |seed| random(&[6], seed);
+            for groups in [1, 2, 3, 6] {
+                agrees_with_its_definition(
+                    &Op::GroupNorm { groups, epsilon: 1e-5 },
+                    &[x.clone(), channel(5), channel(6)],
+                );
+            }
+            let variance = eval(&Op::Unary(UnaryOp::Abs), &[channel(8)]);
+            let operands = [x, channel(5), channel(6), channel(7), variance];
+            agrees_with_its_definition(&Op::BatchNorm { epsilon: 1e-3 }, &operands);
+        }
+        let wide: Vec<f64> = (-60..=60).map(|v| f64::from(v) / 8.0).collect();
+        let wide = Tensor::from_f64(dtype, &[wide.len()], &wide);
+        for approximate in [GeluApproximate::None, GeluApproximate::Tanh] {
+            agrees_with_its_definition(&Op::Gelu { approximate }, std::slice::from_ref(&wide));
+        }
+        agrees_with_its_definition(&Op::Silu, &[wide]);
+        let (cos, sin) = (random(&[4, 3], 9), random(&[1, 3], 10));
+        for interleaved in [false, true] {
+            agrees_with_its_definition(&Op::Rotary { interleaved }, &[x.clone(), cos.clone(), sin.clone()]);
+        }
+    }
+}
+
+#[test]
+fn non_finite_operands_take_the_same_way_through_definitions() {
+    let x = f32s(&[5, 3], &[-INF, -INF, -INF, 1.0, -INF, 2.0, NAN, 1.0, 2.0, INF, 1.0, 2.0, 0.0, -0.0, 1.0]);
+    let scale = f32s(&[3], &[1.0, 2.0, 3.0]);
+    agrees_with_its_definition(&Op::Softmax { axis: 1 }, std::slice::from_ref(&x));
+    agrees_with_its_definition(&Op::LogSoftmax { axis: 1 }, std::slice::from_ref(&x));
+    agrees_with_its_definition(&Op::LayerNorm { axis: 1, epsilon: 1e-5 }, &[x.clone(), scale.clone()]);
+    agrees_with_its_definition(&Op::RmsNorm { axis: 1, epsilon: 1e-5 }, &[x.clone(), scale]);
+    agrees_with_its_definition(&Op::Silu, std::slice::from_ref(&x));
+    agrees_with_its_definition(&Op::Gelu { approximate: GeluApproximate::None }, std::slice::from_ref(&x));
+    agrees_with_its_definition(&Op::Gelu { approximate: GeluApproximate::Tanh }, &[x]);
+    agrees_with_its_definition(&Op::Softmax { axis: 1 }, &[f32s(&[2, 0], &[])]);
+    agrees_with_its_definition(&Op::Softmax { axis: 0 }, &[f32s(&[2, 0], &[])]);
+}
+
+#[test]
+fn attention_is_its_definition_under_every_mask() {
+    for (heads, kv_heads, rows, keys) in [(4, 4, 5, 5), (4, 2, 3, 6), (4, 1, 6, 3), (2, 2, 1, 4), (2, 1, 2, 0)] {
+        let [q, k, v] = qkv(heads, kv_heads, rows, keys);
+        // Row 1 admits nothing.
+        let bits: Vec<bool> = (0..rows * keys).map(|i| i / keys.max(1) != 1 && i % 4 != 3).collect();
+        let infinities: Vec<f64> = bits.iter().map(|b| if *b { 0.5 } else { f64::NEG_INFINITY }).collect();
+        let per_batch: Vec<bool> = (0..2 * keys).map(|i| i % 3 != 0).collect();
+        let masks = [
+            None,
+            Some(bools(&[rows, keys], &bits)),
+            Some(bools(&[2, 1, 1, keys], &per_batch)),
+            Some(Tensor::from_f64(DType::F64, &[1, rows, keys], &infinities)),
+            Some(random(&[2, heads, rows, keys], 4)),
+            Some(random(&[], 5)),
+        ];
+        for mask in masks {
+            let operands: Vec<Tensor> = [q.clone(), k.clone(), v.clone()].into_iter().chain(mask).collect();
+            for flags in 0..8 {
+                let op = attention(flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+                agrees_with_its_definition(&op, &operands);
+            }
+        }
     }
 }

@@ -101,8 +101,11 @@ fn rounding_and_signs() {
     let x = f32s(&[6], &[-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]);
     assert_same(&eval(&Op::Unary(UnaryOp::Round), &[x]), &f32s(&[6], &[-2.0, -2.0, -0.0, 0.0, 2.0, 2.0]));
     let x = f32s(&[5], &[NAN, -0.0, 3.0, -INF, 0.0]);
-    assert_same(&eval(&Op::Unary(UnaryOp::Sign), &[x.clone()]), &f32s(&[5], &[NAN, 0.0, 1.0, -1.0, 0.0]));
-    assert_same(&eval(&Op::Unary(UnaryOp::IsNan), &[x.clone()]), &bools(&[5], &[true, false, false, false, false]));
+    assert_same(&eval(&Op::Unary(UnaryOp::Sign), std::slice::from_ref(&x)), &f32s(&[5], &[NAN, 0.0, 1.0, -1.0, 0.0]));
+    assert_same(
+        &eval(&Op::Unary(UnaryOp::IsNan), std::slice::from_ref(&x)),
+        &bools(&[5], &[true, false, false, false, false]),
+    );
     assert_same(&eval(&Op::Unary(UnaryOp::IsInf), &[x]), &bools(&[5], &[false, false, false, true, false]));
     let fmod = [f32s(&[4], &[-7.5, 7.5, -6.0, 5.0]), f32s(&[4], &[2.0, -2.0, 3.0, 0.0])];
     assert_same(&eval(&Op::Binary(BinaryOp::Rem), &fmod), &f32s(&[4], &[-1.5, 1.5, -0.0, NAN]));
@@ -113,9 +116,12 @@ fn rounding_and_signs() {
 fn casts_truncate_saturate_and_wrap() {
     let x = f32s(&[6], &[-1.9, 1.9, NAN, 300.0, -300.0, INF]);
     let to = |to| Op::Cast { to };
-    assert_same(&eval(&to(DType::I8), &[x.clone()]), &Tensor::from_slice(&[6], &[-1i8, 1, 0, 127, -128, 127]));
-    assert_same(&eval(&to(DType::U8), &[x.clone()]), &Tensor::from_slice(&[6], &[0u8, 1, 0, 255, 0, 255]));
-    assert_same(&eval(&to(DType::Bool), &[x.clone()]), &bools(&[6], &[true; 6]));
+    assert_same(
+        &eval(&to(DType::I8), std::slice::from_ref(&x)),
+        &Tensor::from_slice(&[6], &[-1i8, 1, 0, 127, -128, 127]),
+    );
+    assert_same(&eval(&to(DType::U8), std::slice::from_ref(&x)), &Tensor::from_slice(&[6], &[0u8, 1, 0, 255, 0, 255]));
+    assert_same(&eval(&to(DType::Bool), std::slice::from_ref(&x)), &bools(&[6], &[true; 6]));
     assert_same(&eval(&to(DType::I64), &[x]), &i64s(&[6], &[-1, 1, 0, 300, -300, i64::MAX]));
     assert_same(&eval(&to(DType::I8), &[i64s(&[2], &[200, -129])]), &Tensor::from_slice(&[2], &[-56i8, 127]));
     assert_same(&eval(&to(DType::Bool), &[f32s(&[2], &[0.5, -0.0])]), &bools(&[2], &[true, false]));
@@ -129,7 +135,7 @@ fn casts_truncate_saturate_and_wrap() {
 #[test]
 fn float_casts_are_the_identity_under_f64() {
     let x = random(&[100], 1);
-    let down = eval_f64(&Op::Cast { to: DType::F16 }, &[x.clone()]);
+    let down = eval_f64(&Op::Cast { to: DType::F16 }, std::slice::from_ref(&x));
     assert_same(&down, &x);
     assert_same(&eval_f64(&Op::Cast { to: DType::I32 }, &[f32s(&[1], &[-3.7])]), &Tensor::from_slice(&[1], &[-3i32]));
     let widened = eval_f64(&Op::Cast { to: DType::BF16 }, &[i64s(&[1], &[257])]);
@@ -172,7 +178,7 @@ fn known_digits_in_f64() {
     for (op, x, want) in [
         (UnaryOp::Asinh, 0.5, 0.481_211_825_059_603_45),
         (UnaryOp::Acosh, 2.0, 1.316_957_896_924_816_7),
-        (UnaryOp::Atanh, 0.5, 0.549_306_144_334_054_85),
+        (UnaryOp::Atanh, 0.5, 0.549_306_144_334_054_8),
         (UnaryOp::Sinh, 1.0, 1.175_201_193_643_801_5),
         (UnaryOp::Cosh, 1.0, 1.543_080_634_815_243_7),
         (UnaryOp::Tanh, 0.5, 0.462_117_157_260_009_76),
@@ -180,7 +186,7 @@ fn known_digits_in_f64() {
         (UnaryOp::Sigmoid, -2.0, 0.119_202_922_022_117_57),
         (UnaryOp::Softplus, 1.0, 1.313_261_687_518_222_8),
         (UnaryOp::Atan, 2.0, 1.107_148_717_794_090_5),
-        (UnaryOp::Asin, 0.5, 0.523_598_775_598_298_9),
+        (UnaryOp::Asin, 0.5, std::f64::consts::FRAC_PI_6),
         (UnaryOp::Acos, 0.5, 1.047_197_551_196_597_7),
         (UnaryOp::Tan, 1.0, 1.557_407_724_654_902_2),
     ] {
@@ -202,6 +208,6 @@ fn select_broadcasts_all_three() {
 fn empty_operands_give_empty_results() {
     let empty = f32s(&[0, 3], &[]);
     assert_same(&eval(&Op::Binary(BinaryOp::Add), &[empty.clone(), f32s(&[3], &[1.0; 3])]), &empty);
-    assert_same(&eval(&Op::Unary(UnaryOp::Exp), &[empty.clone()]), &empty);
+    assert_same(&eval(&Op::Unary(UnaryOp::Exp), std::slice::from_ref(&empty)), &empty);
     assert!(try_eval(&Op::Binary(BinaryOp::Add), &[empty, f32s(&[2], &[0.0; 2])], Mode::Native).is_err());
 }

@@ -394,13 +394,13 @@ impl<'a> Emitter<'a> {
                 r = result.len();
             }
             let offset = self.linear(&result[r_start..r], &index[r_start.min(index.len())..r.min(index.len())]);
-            self.delinear(&operand[o_start..o], offset, &mut mapped);
+            self.delinear(&operand[o_start..o], &offset, &mut mapped);
         }
         mapped
     }
 
     /// Splits a linear offset into an index of `shape`.
-    pub(super) fn delinear(&mut self, shape: &[Dim], offset: Index, out: &mut Vec<Index>) {
+    pub(super) fn delinear(&mut self, shape: &[Dim], offset: &Index, out: &mut Vec<Index>) {
         let wide: Vec<usize> = (0..shape.len()).filter(|i| !shape[*i].is_one()).collect();
         if wide.len() <= 1 {
             out.extend((0..shape.len()).map(|i| if wide.contains(&i) { offset.clone() } else { Index::zero() }));

@@ -76,7 +76,7 @@ pub fn rowwise(region: &Graph, name: &str, options: RowOptions) -> Result<Kernel
     let row_text = if blocks.is_one() { "r".to_owned() } else { format!("r / {}", cpp::dim(&blocks)) };
     emitter.line(0, format!("const int64_t row = {row_text};"));
     let mut index = Vec::new();
-    emitter.delinear(&rows.domain[..outer_rank], Index::new("row", 0), &mut index);
+    emitter.delinear(&rows.domain[..outer_rank], &Index::new("row", 0), &mut index);
     let outer_index = index.clone();
     let inner_names: Vec<String> = (0..rows.inner).map(|i| format!("i{i}")).collect();
     index.extend(inner_names.iter().map(|n| Index::new(n.clone(), 1)));

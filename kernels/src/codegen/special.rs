@@ -76,7 +76,7 @@ fn scatter(graph: &Graph, emitter: &mut Emitter<'_>, node: NodeId) -> Result<Str
     let (x_ty, index_ty, update_ty) = (graph.ty(*x), graph.ty(*indices), graph.ty(*updates));
     emitter.push_scope();
     let mut at = Vec::new();
-    emitter.delinear(&update_ty.shape, Index::new("u", 1), &mut at);
+    emitter.delinear(&update_ty.shape, &Index::new("u", 1), &mut at);
     let u = emitter.value(*updates, &at)?;
     let (target, reduce) = match graph.op(node) {
         Op::ScatterElements { axis, reduce } => {
@@ -132,7 +132,7 @@ fn top_k(
     let rows: Vec<Dim> =
         ty.shape.iter().enumerate().map(|(i, d)| if i == axis { Dim::from(1) } else { d.clone() }).collect();
     let mut base = Vec::new();
-    emitter.delinear(&rows, Index::new("r", 0), &mut base);
+    emitter.delinear(&rows, &Index::new("r", 0), &mut base);
     emitter.push_scope();
     let mut at = base.clone();
     at[axis] = Index::new("j", 1);

@@ -114,6 +114,22 @@ fn the_budget_ends_a_slow_measurement() {
 }
 
 #[test]
+fn samples_are_given_up_before_blocks() {
+    // 3 samples of 3 arms of 100 ms would be 18 s for 20 blocks.
+    let result = run(&mut Synthetic::new(1e8, 9e7));
+    assert!(result.samples.len() >= FEWEST_BLOCKS && result.is_faster(), "{result}");
+    let spent: f64 = result.samples.iter().map(|b| b.baseline_ns + b.baseline_again_ns + b.candidate_ns).sum();
+    assert!(spent <= 10.5e9, "{spent}");
+}
+
+#[test]
+fn few_blocks_prove_nothing() {
+    let result = run(&mut Synthetic::new(2e9, 1e9));
+    assert_eq!(result.ratio, 2.0);
+    assert!(result.samples.len() < FEWEST_BLOCKS && !result.is_faster(), "{result}");
+}
+
+#[test]
 fn a_failing_arm_is_an_error() {
     let mut fine = || Ok(());
     let mut fine_too = || Ok(());
@@ -161,4 +177,33 @@ fn medians_and_intervals() {
     let values: Vec<f64> = (0..101).map(f64::from).collect();
     let (low, high) = bootstrap_median(&values, 0.95, 1);
     assert!(low < 50.0 && high > 50.0 && low > 25.0 && high < 75.0);
+}
+
+/// Pairs whose drift is common to both sides: pairing must cancel it.
+#[test]
+fn a_common_drift_does_not_widen_the_interval() {
+    let drift: Vec<f64> = (0..40).map(|i| 1.0 + f64::from(i) * 0.1).collect();
+    let candidate: Vec<f64> = drift.iter().map(|d| d / 1.25).collect();
+    let (ratio, low, high) = ratio_interval(&drift, &candidate, 7);
+    assert!((ratio - 1.25).abs() < 1e-12 && high - low < 1e-12, "{ratio} {low} {high}");
+}
+
+#[test]
+fn unusable_pairs_are_left_out() {
+    assert_eq!(ratio_interval(&[2.0, f64::NAN, 0.0, 2.0, 9.0], &[1.0, 1.0, 1.0, f64::INFINITY], 1), (2.0, 2.0, 2.0));
+    assert!(ratio_interval(&[], &[], 1).0.is_nan());
+}
+
+/// 95 % intervals must hold the truth about 95 times in 100: too narrow would call noise a win.
+#[test]
+fn intervals_cover_the_true_ratio() {
+    let mut rng = StdRng::seed_from_u64(5);
+    let mut covered = 0;
+    for trial in 0..60 {
+        let mut side = || -> Vec<f64> { (0..21).map(|_| rng.random_range(0.9..1.1)).collect() };
+        let (baseline, candidate) = (side(), side());
+        let (_, low, high) = ratio_interval(&baseline, &candidate, trial);
+        covered += usize::from((low..=high).contains(&1.0));
+    }
+    assert!((52..=59).contains(&covered), "{covered} of 60");
 }

@@ -31,13 +31,11 @@ impl Epilogue {
                 continue;
             }
             match op {
-                Op::Input { name } => {
-                    // Inputs of the anchor alone do not reach the epilogue.
-                    if region.users(node).iter().any(|u| *u != anchor) {
-                        let position = region.inputs().iter().position(|i| *i == node).unwrap_or(0);
-                        inputs.push(position);
-                        map.insert(value, graph.add_input(name, region.ty(value).clone()));
-                    }
+                // Inputs of the anchor alone do not reach the epilogue.
+                Op::Input { name } if region.users(node).iter().any(|u| *u != anchor) => {
+                    let position = region.inputs().iter().position(|i| *i == node).unwrap_or(0);
+                    inputs.push(position);
+                    map.insert(value, graph.add_input(name, region.ty(value).clone()));
                 }
                 Op::Constant { value: data } => {
                     map.insert(value, graph.add_constant(data.clone()));

@@ -9,6 +9,10 @@ pub(super) fn space(spec: &Spec<'_>) -> Result<Vec<Axis>, Unsupported> {
     let mut stages = vec!["costly".to_owned()];
     // Without reductions nothing is staged: one point.
     let definition = definition(spec)?;
+    // Element by element, a contraction is right but never fast.
+    if definition.node_ids().any(|n| definition.op(n).class() == forge_ir::OpClass::Contract) {
+        return Err(Unsupported::new("a contraction in the region"));
+    }
     rowwise(&definition, "kernel", RowOptions::default())?;
     let reduces = definition.node_ids().any(|n| matches!(definition.op(n), forge_ir::Op::Reduce { .. }));
     if reduces {

@@ -207,7 +207,7 @@ fn build(
     ];
     let masked_rows_zero = guarded && scores.mask.as_ref().is_some_and(Mask::is_bool);
     if let Some(mask) = scores.mask {
-        let mask = mask.value(&mut patch)?;
+        let mask = mask.value(&mut patch, graph)?;
         // Against [B, L, S] a mask of lower rank broadcasts over heads as it is.
         operands.push(if ty.rank() == 3 { with_heads(&mut patch, mask)? } else { mask });
     }

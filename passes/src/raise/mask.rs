@@ -4,7 +4,7 @@ use forge_ir::{
     BinaryOp, DType, Exactness, Graph, InferError, NodeId, Op, Patch, PatchBuilder, Tensor, UnaryOp, Value,
 };
 
-use crate::matching::{constant, number};
+use crate::matching::{derived, known, number};
 
 /// A score of a barred key is at most this: `exp` of it is 0 in f64 beside any score that a model has.
 const BARRED: f64 = -1e9;
@@ -19,8 +19,8 @@ pub(super) enum Mask {
     Bool(Value),
     /// Admits where false.
     NotBool(Value),
-    /// A bool that a constant of 0 and -inf was.
-    Constant(Tensor),
+    /// A bool that a known table of 0 and -inf was.
+    Known(Value, Tensor),
 }
 
 impl Mask {
@@ -28,14 +28,14 @@ impl Mask {
         !matches!(self, Mask::Float(_))
     }
 
-    pub(super) fn value(self, patch: &mut PatchBuilder<'_>) -> Result<Value, InferError> {
+    pub(super) fn value(self, patch: &mut PatchBuilder<'_>, graph: &Graph) -> Result<Value, InferError> {
         match self {
             Mask::Float(value) | Mask::Bool(value) => Ok(patch.tap(value)),
             Mask::NotBool(value) => {
                 let value = patch.tap(value);
                 patch.add(Op::Unary(UnaryOp::Not), &[value])
             }
-            Mask::Constant(tensor) => Ok(patch.constant(tensor)),
+            Mask::Known(source, tensor) => Ok(derived(patch, graph, source, " == 0", tensor)),
         }
     }
 }
@@ -49,11 +49,11 @@ pub(super) fn additive(graph: &Graph, value: Value, guarded: bool) -> Option<Mas
             _ => {}
         }
     }
-    if let Some(tensor) = constant(graph, value) {
+    if let Some(tensor) = known(graph, value) {
         let values = tensor.to_f64();
         if values.iter().all(|v| *v == 0.0 || *v == f64::NEG_INFINITY) && values.contains(&f64::NEG_INFINITY) {
             let admits: Vec<bool> = values.iter().map(|v| *v == 0.0).collect();
-            return Some(Mask::Constant(Tensor::from_slice(tensor.shape(), &admits)));
+            return Some(Mask::Known(value, Tensor::from_slice(tensor.shape(), &admits)));
         }
     }
     (!guarded || bounded_below(graph, value)).then_some(Mask::Float(value))
@@ -64,8 +64,8 @@ pub(super) fn selected(graph: &Graph, condition: Value, barred: f64) -> Option<M
     // A row that admits no key is NaN if barred by -inf; by a finite number it is the mean of all values, which a bool
     // mask is not. So then each row must be known to admit one.
     let every_row_admits = || {
-        let admits = constant(graph, condition)?.to_vec::<bool>()?;
-        let row = *constant(graph, condition)?.shape().last()?;
+        let admits = known(graph, condition)?.to_vec::<bool>()?;
+        let row = *known(graph, condition)?.shape().last()?;
         Some(row > 0 && admits.chunks_exact(row).all(|row| row.contains(&true)))
     };
     let is_bool = barred == f64::NEG_INFINITY || (barred <= BARRED && every_row_admits() == Some(true));
@@ -83,8 +83,8 @@ fn range(graph: &Graph, value: Value, depth: usize) -> Option<(f64, f64)> {
     let operands = graph.operands(value.node);
     let dtype = graph.ty(value).dtype;
     let (low, high) = match (graph.op(value.node), operands.as_slice()) {
-        (Op::Constant { value }, _) => {
-            let values = value.to_f64();
+        (Op::Constant { .. } | Op::Weight { .. }, _) => {
+            let values = known(graph, value)?.to_f64();
             let low = values.iter().copied().fold(f64::INFINITY, f64::min);
             let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             (!values.iter().any(|v| v.is_nan())).then_some((low, high))?
@@ -140,7 +140,7 @@ pub(super) fn causal(graph: &Graph, node: NodeId) -> Result<Option<Patch>, Infer
     let Op::Attention { scale, causal: false, masked_rows_zero, .. } = *graph.op(node) else { return Ok(None) };
     let [q, k, v, mask] = graph.operands(node)[..] else { return Ok(None) };
     let dims = |value: Value| graph.ty(value).shape.get(2).and_then(|d| usize::try_from(d.as_const()?).ok());
-    let (Some(tensor), Some(rows), Some(keys)) = (constant(graph, mask), dims(q), dims(k)) else { return Ok(None) };
+    let (Some(tensor), Some(rows), Some(keys)) = (known(graph, mask), dims(q), dims(k)) else { return Ok(None) };
     let admitted: Option<Vec<bool>> = if tensor.dtype() == DType::Bool {
         tensor.to_vec()
     } else {

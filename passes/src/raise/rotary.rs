@@ -6,7 +6,7 @@
 
 use forge_ir::{BinaryOp, Dim, Exactness, Graph, InferError, NodeId, Op, Patch, PatchBuilder, Tensor, UnaryOp, Value};
 
-use crate::matching::{Matcher, constant, number};
+use crate::matching::{Matcher, derived, known, number};
 
 /// How deep a computed table is followed.
 const DEPTH: usize = 8;
@@ -126,7 +126,9 @@ fn repeats(graph: &Graph, value: Value, half: &Dim, depth: usize) -> bool {
     }
     let operands = graph.operands(value.node);
     match (graph.op(value.node), operands.as_slice()) {
-        (Op::Constant { value }, _) => halves(value).is_some_and(|(low, high)| low == high),
+        (Op::Constant { .. } | Op::Weight { .. }, _) => {
+            known(graph, value).and_then(halves).is_some_and(|(low, high)| low == high)
+        }
         (Op::Concat { axis }, [a, b]) => a == b && *axis == ty.rank() - 1,
         (Op::Unary(_) | Op::Cast { .. }, [x]) => repeats(graph, *x, half, depth - 1),
         (Op::Binary(_), [x, c]) if number(graph, *c).is_some() => repeats(graph, *x, half, depth - 1),
@@ -152,13 +154,13 @@ fn halves(table: &Tensor) -> Option<(Vec<u8>, Vec<u8>)> {
 
 /// The first half of what [`repeats`] accepted. What was computed on both halves is computed on one.
 fn first_half(patch: &mut PatchBuilder<'_>, graph: &Graph, value: Value, half: &Dim) -> Result<Value, InferError> {
-    if let Some((table, (low, _))) = constant(graph, value).and_then(|t| Some((t, halves(t)?))) {
+    if let Some((table, (low, _))) = known(graph, value).and_then(|t| Some((t, halves(t)?))) {
         let mut shape = table.shape().to_vec();
         if let Some(last) = shape.last_mut() {
             *last /= 2;
         }
         if let Some(table) = Tensor::new(table.dtype(), shape, low) {
-            return Ok(patch.constant(table));
+            return Ok(derived(patch, graph, value, "[..half]", table));
         }
     }
     let operands = graph.operands(value.node);

@@ -2,7 +2,7 @@
 
 use forge_ir::{Dim, Exactness, Graph, InferError, NodeId, Op, Patch, Value, infer};
 
-use crate::matching::{constant, same_shape, used_once};
+use crate::matching::{constant, used_once};
 
 type Rewrite = Result<Option<Patch>, InferError>;
 
@@ -14,10 +14,10 @@ pub(super) fn identity(graph: &Graph, node: NodeId) -> Rewrite {
     let operands = graph.operands(node);
     let Some(x) = operands.first().copied() else { return Ok(None) };
     let changes_nothing = match graph.op(node) {
-        Op::Reshape { shape } | Op::Broadcast { shape } => same_shape(shape, &graph.ty(x).shape),
+        Op::Reshape { shape } | Op::Broadcast { shape } => *shape == graph.ty(x).shape,
         Op::Transpose { perm } => perm.iter().copied().eq(0..perm.len()),
         Op::Slice { starts, steps, sizes } => {
-            same_shape(sizes, &graph.ty(x).shape)
+            *sizes == graph.ty(x).shape
                 && starts.iter().zip(steps).zip(sizes).all(|((start, step), size)| {
                     // A step over one element is no step.
                     start.as_const() == Some(0) && (*step == 1 || size.is_one())
@@ -98,6 +98,10 @@ pub(super) fn split_above_transpose(graph: &Graph, node: NodeId) -> Rewrite {
         return Ok(None);
     }
     let Some(groups) = split_groups(&graph.ty(inner).shape, shape) else { return Ok(None) };
+    // New axes of 1 are no split; they stay where they are put in.
+    if !groups.iter().any(|group| group.iter().filter(|dim| !dim.is_one()).count() >= 2) {
+        return Ok(None);
+    }
     // Groups in the order of x's axes, and where each starts among the split axes.
     let mut by_source: Vec<(usize, usize)> = perm.iter().copied().enumerate().map(|(to, from)| (from, to)).collect();
     by_source.sort_unstable();
@@ -112,6 +116,39 @@ pub(super) fn split_above_transpose(graph: &Graph, node: NodeId) -> Rewrite {
     let x = patch.tap(x);
     let wide = patch.add(Op::Reshape { shape: split }, &[x])?;
     let new = patch.add(Op::Transpose { perm }, &[wide])?;
+    patch.replace(result(node), new);
+    Ok(Some(patch.finish(Exactness::Exact)))
+}
+
+/// Axes of 1 that are dropped below a transpose are dropped above it.
+pub(super) fn squeeze_above_transpose(graph: &Graph, node: NodeId) -> Rewrite {
+    let Op::Reshape { shape } = graph.op(node) else { return Ok(None) };
+    let [inner] = graph.operands(node)[..] else { return Ok(None) };
+    let Op::Transpose { perm } = graph.op(inner.node) else { return Ok(None) };
+    let [x] = graph.operands(inner.node)[..] else { return Ok(None) };
+    let mut rest = shape.as_slice();
+    let mut kept = Vec::new();
+    for (axis, dim) in graph.ty(inner).shape.iter().enumerate() {
+        match rest.split_first() {
+            Some((first, others)) if first == dim => {
+                kept.push(perm[axis]);
+                rest = others;
+            }
+            _ if dim.is_one() => {}
+            _ => return Ok(None),
+        }
+    }
+    if !rest.is_empty() || kept.len() == perm.len() || !used_once(graph, inner) {
+        return Ok(None);
+    }
+    let mut sources = kept.clone();
+    sources.sort_unstable();
+    let narrow = sources.iter().map(|axis| graph.ty(x).shape[*axis].clone()).collect();
+    let perm = kept.iter().filter_map(|axis| sources.iter().position(|source| source == axis)).collect();
+    let mut patch = Patch::builder(graph, "squeeze above transpose");
+    let x = patch.tap(x);
+    let narrow = patch.add(Op::Reshape { shape: narrow }, &[x])?;
+    let new = patch.add(Op::Transpose { perm }, &[narrow])?;
     patch.replace(result(node), new);
     Ok(Some(patch.finish(Exactness::Exact)))
 }
