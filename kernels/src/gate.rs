@@ -19,8 +19,7 @@ use crate::inspect::inspect;
 use crate::measure::{Closures, Device, MeasureOptions, measure};
 use crate::validate::{Hint, How, Implementation, Subject, Suite, ValidateOptions};
 use crate::verdict::{Evidence, Reason, Stage, Verdict};
-pub use build::{BuildError, build};
-use build::{Built, Timed};
+use build::{Built, Timed, examined};
 
 /// That the gate itself accepted: no other module can make one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -175,7 +174,7 @@ impl Bench {
     }
 
     fn built(&self, assembled: &Assembled, weight_inputs: &[bool]) -> Result<Built, Box<Verdict>> {
-        let plan = build(assembled, &self.compiler, &self.cache).map_err(|e| Box::new(Verdict::from(e)))?;
+        let plan = examined(assembled, &self.compiler, &self.cache).map_err(|e| Box::new(Verdict::from(e)))?;
         Ok(Built::new(plan, &self.cache, assembled.weights.clone(), weight_inputs))
     }
 

@@ -11,6 +11,7 @@ use forge_runtime::{Executable, Options, RuntimeError};
 
 use super::block::{Alignment, Block};
 use crate::assemble::Assembled;
+use crate::build;
 use crate::compile::{Cache, CompileError, Compiler};
 use crate::object;
 use crate::validate::{Failure, How, Implementation};
@@ -18,14 +19,12 @@ use crate::verdict::{Evidence, Reason, Stage, Verdict};
 
 /// Why a plan has no modules.
 #[derive(Debug, thiserror::Error)]
-pub enum BuildError {
+pub(super) enum BuildError {
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// What [`object::Facts::check`] found.
     #[error("{0}")]
     Object(String),
-    #[error("the plan has {modules} modules and {sources} sources")]
-    Count { modules: usize, sources: usize },
 }
 
 impl From<BuildError> for Verdict {
@@ -36,7 +35,6 @@ impl From<BuildError> for Verdict {
             BuildError::Compile(CompileError::Refused { .. }) => (Stage::Compile, Reason::CompileFailed),
             BuildError::Compile(_) => (Stage::Compile, Reason::WorkerFailed),
             BuildError::Object(_) => (Stage::Load, Reason::ForbiddenSymbol),
-            BuildError::Count { .. } => (Stage::Assemble, Reason::PlanMismatch),
         };
         let mut evidence = Evidence { summary: error.to_string(), ..Evidence::default() };
         if let BuildError::Compile(CompileError::Refused { log, line }) = error {
@@ -47,24 +45,15 @@ impl From<BuildError> for Verdict {
     }
 }
 
-/// Compiles the modules of an assembled plan and fills in their files and hashes.
-///
-/// # Errors
-/// If one does not compile, or asks for more than arithmetic.
-pub fn build(assembled: &Assembled, compiler: &Compiler, cache: &Cache) -> Result<Plan, BuildError> {
-    let mut plan = assembled.plan.clone();
-    if plan.modules.len() != assembled.sources.len() {
-        return Err(BuildError::Count { modules: plan.modules.len(), sources: assembled.sources.len() });
-    }
-    for (module, source) in plan.modules.iter_mut().zip(&assembled.sources) {
-        let object = compiler.compile(source, cache)?;
+/// Compiles a plan's modules and looks at what they ask for, before anything of them is loaded.
+pub(super) fn examined(assembled: &Assembled, compiler: &Compiler, cache: &Cache) -> Result<Plan, BuildError> {
+    let built = build::build(assembled, compiler, cache)?;
+    for object in &built.objects {
         let bytes = std::fs::read(&object.path)
             .map_err(|source| CompileError::Io { doing: format!("cannot read {}", object.path.display()), source })?;
         object::read(&bytes).map_err(|e| e.to_string()).and_then(|f| f.check()).map_err(BuildError::Object)?;
-        module.file = object.file();
-        module.hash = object.hash;
     }
-    Ok(plan)
+    Ok(built.plan)
 }
 
 /// Executables kept per plan: plain, checked, and other thread counts of one set of weights.

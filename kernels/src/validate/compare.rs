@@ -363,7 +363,11 @@ fn budgets(
         rmse_used: errors.rmse / rmse_limit,
         tail_used: largest / tail_limit,
         bound_used,
-        max_ulp: errors.of.iter().map(|(e, i)| e / ulp(r[*i], spec.dtype)).fold(0.0, f64::max),
+        max_ulp: errors
+            .of
+            .iter()
+            .map(|(e, i)| e / ulp(r[*i].abs().max(errors.rms_reference), spec.dtype))
+            .fold(0.0, f64::max),
         worst_case: String::new(),
         worst_index: worst,
     })
