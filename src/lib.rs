@@ -10,5 +10,6 @@ pub mod driver;
 pub mod emit;
 pub mod frontend;
 pub mod npy;
+pub mod oracle;
 pub mod propose;
 pub mod search;

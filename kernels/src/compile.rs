@@ -224,7 +224,11 @@ impl Compiler {
 
         let start = Instant::now();
         let include = include.canonicalize().map_err(doing("find the device headers"))?;
-        let mut command = Command::new(&self.program);
+        // The limit on processor time holds even if this process is killed and can't keep the deadline.
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "ulimit -t \"$0\"; exec \"$@\"", &(self.timeout.as_secs() + 1).to_string()])
+            .arg(&self.program);
         command.args(FLAGS).arg("-I").arg(&include).args(["kernel.cpp", "-o", "kernel.so"]);
         command.current_dir(work.path()).env("LC_ALL", "C");
         let finished = process::run(&mut command, self.timeout).map_err(doing("run the compiler"))?;

@@ -17,4 +17,7 @@ pub mod measure;
 pub mod object;
 pub mod process;
 pub mod templates;
+pub mod validate;
 pub mod verdict;
+pub mod whole;
+pub mod worker;

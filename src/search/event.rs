@@ -53,6 +53,16 @@ pub enum Stop {
     Interrupted,
 }
 
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Stop::Budget => "the budget is used up",
+            Stop::Exhausted => "nothing is left to try",
+            Stop::Interrupted => "interrupted",
+        })
+    }
+}
+
 /// The kernel that a region ends with.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,6 +102,8 @@ pub enum Event {
         /// Of the whole graph's time, in [0, 1].
         share: f64,
         baseline_ns: Option<f64>,
+        /// How many times faster the roofline lets it be, if known.
+        headroom: Option<f64>,
         /// Strategies that apply.
         offers: Vec<String>,
         refusals: Vec<Refusal>,

@@ -60,9 +60,14 @@ pub fn search(
     for region in regions {
         let survey = if options.level.searches() { lab.survey(region) } else { Survey::default() };
         announce(session, region, &survey)?;
+        // Shares may have been measured: a resumed search goes by what the journal says, or it would choose otherwise.
+        let (share, headroom) = match session.state().regions.get(&region.hash) {
+            Some(known) => (known.share, known.headroom),
+            None => (region.estimated_share, region.headroom),
+        };
         spaces.push(Space {
-            share: region.estimated_share,
-            headroom: region.headroom,
+            share,
+            headroom,
             offers: survey.offers.into_iter().map(|offer| restrict(offer, options.level)).collect(),
         });
     }
@@ -97,8 +102,10 @@ fn announce(session: &mut Session<'_>, region: &RegionTask, survey: &Survey) -> 
         title: region.title(),
         ops: region.body.op_count(),
         occurrences: region.occurrences,
-        share: region.estimated_share,
-        baseline_ns: region.baseline_ns,
+        // JSON has no NaN and no infinity.
+        share: if region.estimated_share.is_finite() { region.estimated_share } else { 0.0 },
+        baseline_ns: region.baseline_ns.filter(|time| time.is_finite()),
+        headroom: region.headroom.filter(|factor| factor.is_finite()),
         offers: survey.offers.iter().map(|offer| offer.strategy.clone()).collect(),
         refusals: survey.refusals.clone(),
     })

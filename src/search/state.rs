@@ -25,6 +25,7 @@ pub struct RegionState {
     pub occurrences: usize,
     pub share: f64,
     pub baseline_ns: Option<f64>,
+    pub headroom: Option<f64>,
     pub offers: Vec<String>,
     pub refusals: Vec<Refusal>,
     /// Candidates judged.
@@ -147,7 +148,7 @@ impl State {
                 }
             }
             Event::GraphReady { ops_before, ops_after } => self.ops = Some((*ops_before, *ops_after)),
-            Event::RegionFound { hash, title, ops, occurrences, share, baseline_ns, offers, refusals } => {
+            Event::RegionFound { hash, title, ops, occurrences, share, baseline_ns, headroom, offers, refusals } => {
                 if self.regions.contains_key(hash) {
                     return Err(StateError::RegionTwice(hash.clone()));
                 }
@@ -158,6 +159,7 @@ impl State {
                     occurrences: *occurrences,
                     share: *share,
                     baseline_ns: *baseline_ns,
+                    headroom: *headroom,
                     offers: offers.clone(),
                     refusals: refusals.clone(),
                     tried: 0,

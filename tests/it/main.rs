@@ -7,4 +7,5 @@ mod onnx_graphs;
 mod onnx_models;
 mod onnx_ops;
 mod onnx_written;
+mod oracle;
 mod python;

@@ -8,6 +8,7 @@
 mod operators;
 mod scope;
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ use crate::frontend::onnx::proto::{
 };
 use scope::{Place, Scope};
 
+use super::weights::WeightsLayout;
+
 /// The standard's version that is written: old enough for every tool, new enough for `Gelu` and `LayerNormalization`.
 pub const OPSET: i64 = 20;
 /// Of files at [`OPSET`].
@@ -30,6 +33,8 @@ const IR_VERSION: i64 = 9;
 pub const FUNCTION_DOMAIN: &str = "forge";
 /// Weights beyond this go into a file of their own: protobuf ends at 2 GiB.
 const MAX_INLINE_BYTES: usize = 1 << 30;
+/// Smaller tensors stay in the model: readers infer shapes from some of them.
+const MIN_EXTERNAL_BYTES: usize = 1024;
 /// External tensors start on pages, so that they can be mapped.
 const EXTERNAL_ALIGNMENT: usize = 4096;
 
@@ -89,6 +94,33 @@ pub fn to_model(graph: &Graph) -> Result<ModelProto, OnnxError> {
     })
 }
 
+/// The graph as a model whose larger weights lie in `file`, a weights file beside the model, where `layout` puts them.
+///
+/// # Errors
+/// As [`to_model`].
+pub fn to_model_beside(graph: &Graph, file: &str, layout: &WeightsLayout<'_>) -> Result<ModelProto, OnnxError> {
+    let mut model = to_model(graph)?;
+    let weights: HashMap<&str, &Bytes> = graph
+        .node_ids()
+        .filter_map(|id| match graph.op(id) {
+            Op::Weight { name, data: Some(data) } => Some((name.as_str(), data.bytes())),
+            _ => None,
+        })
+        .collect();
+    for tensor in model.graph.iter_mut().flat_map(|g| &mut g.initializer) {
+        // An initialiser that had to be renamed may have the name of another weight: its bytes tell.
+        let own = weights.get(tensor.name.as_str()).copied();
+        let Some((offset, length)) = layout.place(&tensor.name).filter(|_| own == tensor.raw_data.as_ref()) else {
+            continue;
+        };
+        if length >= MIN_EXTERNAL_BYTES && length == raw_bytes(tensor) {
+            tensor.raw_data = None;
+            set_external(tensor, file, offset, length);
+        }
+    }
+    Ok(model)
+}
+
 /// Writes the graph as `path`; weights of more than a gibibyte go into `path` with `.data` appended.
 ///
 /// # Errors
@@ -127,15 +159,19 @@ fn externalize(model: &mut ModelProto, data: &Path) -> io::Result<()> {
         file.write_all(&vec![0; start - at])?;
         file.write_all(&raw)?;
         at = start + raw.len();
-        let entry = |key: &str, value: String| StringStringEntryProto { key: key.into(), value };
-        tensor.data_location = 1;
-        tensor.external_data = vec![
-            entry("location", location.clone()),
-            entry("offset", start.to_string()),
-            entry("length", raw.len().to_string()),
-        ];
+        set_external(tensor, &location, start, raw.len());
     }
     file.flush()
+}
+
+fn set_external(tensor: &mut TensorProto, location: &str, offset: usize, length: usize) {
+    let entry = |key: &str, value: String| StringStringEntryProto { key: key.into(), value };
+    tensor.data_location = 1;
+    tensor.external_data = vec![
+        entry("location", location.to_owned()),
+        entry("offset", offset.to_string()),
+        entry("length", length.to_string()),
+    ];
 }
 
 /// The functions of a model; equal bodies are one function.
@@ -203,4 +239,57 @@ fn value_info(name: &str, ty: &TensorType) -> ValueInfoProto {
     let shape = TensorShapeProto { dim: ty.shape.iter().map(dim).collect() };
     let tensor = TensorTypeProto { elem_type: data_type::from_dtype(ty.dtype), shape: Some(shape) };
     ValueInfoProto { name: name.to_owned(), r#type: Some(TypeProto { value: Some(TypeValue::Tensor(tensor)) }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use forge_ir::interp::{Mode, run};
+    use forge_ir::{BinaryOp, DType, Dim, Graph, Loc, Op, Tensor, TensorType};
+    use prost::Message;
+
+    use super::super::weights::WeightsLayout;
+    use super::to_model_beside;
+    use crate::frontend::{Options, load};
+
+    #[test]
+    fn weights_are_read_out_of_the_weights_file() {
+        let mut graph = Graph::new("two");
+        let x = graph.add_input("x", TensorType::new(DType::F32, vec![Dim::symbol("n"), Dim::from(512)]));
+        let data: Vec<f32> = (0..512).map(|i| i as f32).collect();
+        let mut sum = x;
+        for (name, tensor) in [
+            ("large", Tensor::from_slice(&[512], &data)),
+            ("small", Tensor::from_slice(&[1], &[0.5f32])),
+            // The name that a second "large" would be given, so that only the data tell them apart.
+            ("large.1", Tensor::from_slice(&[512], &data[..].iter().map(|v| v * 2.0).collect::<Vec<f32>>())),
+        ] {
+            let weight = graph.add_weight(name, tensor);
+            sum = graph.add(Op::Binary(BinaryOp::Add), &[sum, weight], Loc::default()).unwrap();
+        }
+        graph.set_outputs(vec![("y".into(), sum)]);
+        let weights: Vec<(String, Tensor)> = graph
+            .node_ids()
+            .filter_map(|id| match graph.op(id) {
+                Op::Weight { name, data } => Some((name.clone(), data.clone()?)),
+                _ => None,
+            })
+            .collect();
+        let layout = WeightsLayout::new(&weights).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = fs::File::create(folder.path().join("weights.safetensors")).unwrap();
+        layout.write(&mut file).unwrap();
+        let model = to_model_beside(&graph, "weights.safetensors", &layout).unwrap();
+        let external = |name: &str| {
+            let tensors = &model.graph.as_ref().unwrap().initializer;
+            tensors.iter().find(|t| t.name == name).unwrap().data_location == 1
+        };
+        assert!(external("large") && external("large.1") && !external("small"));
+        let path = folder.path().join("model.onnx");
+        fs::write(&path, model.encode_to_vec()).unwrap();
+        let again = load(&path, &Options::default()).unwrap().graph;
+        let input = [Tensor::from_f64(DType::F32, &[2, 512], &vec![1.0; 1024])];
+        assert_eq!(run(&again, &input, Mode::Native).unwrap(), run(&graph, &input, Mode::Native).unwrap());
+    }
 }

@@ -7,7 +7,7 @@ use forge_kernels::verdict::{Reason, Stage, Verdict};
 use proptest::prelude::*;
 
 use super::landscape::{accepted, region};
-use super::run::{identity, lab, landscape, options, run};
+use super::run::{identity, lab, landscape, options, run, run_on};
 use crate::search::budget::OptLevel;
 use crate::search::event::{Entry, Event, Stop, VERSION, Winner};
 use crate::search::journal::{Journal, JournalError, parse, read};
@@ -86,6 +86,27 @@ fn a_kill_at_any_byte_loses_nothing_and_repeats_nothing() {
             Ok(())
         })
         .unwrap();
+}
+
+#[test]
+fn shares_that_are_measured_anew_do_not_change_a_resumed_search() {
+    let undisturbed = undisturbed();
+    let cut = undisturbed.bytes.len() / 3;
+    let folder = killed_at(&undisturbed, cut);
+    let before = parse(&undisturbed.bytes[..cut]).unwrap().0.state;
+    let mut lab = lab(&landscape);
+    let regions = [region("r0", 0.05), region("r1", f64::NAN)];
+    run_on(&regions, folder.path(), true, &mut lab, &options(OptLevel::O3, Some(TRIALS)));
+    assert_eq!(lab.judged, undisturbed.judged[before.trials as usize..]);
+}
+
+#[test]
+fn a_region_of_unknown_share_is_searched() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lab = lab(&landscape);
+    let found = run_on(&[region("r0", f64::NAN)], folder.path(), false, &mut lab, &options(OptLevel::O2, None));
+    assert_eq!(found.winners.len(), 1);
+    assert_eq!(read(folder.path()).unwrap().state.regions["r0"].share, 0.0);
 }
 
 #[test]
@@ -210,6 +231,7 @@ fn the_format_of_events_is_fixed() {
             occurrences: 12,
             share: 0.375,
             baseline_ns: Some(81_250.5),
+            headroom: Some(4.5),
             offers: vec!["template/matmul_epilogue".into()],
             refusals: vec![crate::search::lab::Refusal {
                 strategy: "template/attention".into(),

@@ -11,6 +11,7 @@ use super::landscape::{Reply, Scripted, accepted, axis, numbers, offer, region};
 use crate::search::budget::{Budget, OptLevel};
 use crate::search::event::{Config, Stop};
 use crate::search::journal::{History, read};
+use crate::search::lab::RegionTask;
 use crate::search::policy::Policy;
 use crate::search::run::{Found, Options, finite, search};
 use crate::search::session::{Session, SessionError};
@@ -63,9 +64,18 @@ pub(super) fn lab(landscape: &dyn Fn(&str, &str, &Parameters) -> Reply) -> Scrip
 }
 
 pub(super) fn run(folder: &Path, resume: bool, lab: &mut Scripted<'_>, options: &Options) -> Found {
+    run_on(&[region("r0", 0.5), region("r1", 0.2)], folder, resume, lab, options)
+}
+
+pub(super) fn run_on(
+    regions: &[RegionTask],
+    folder: &Path,
+    resume: bool,
+    lab: &mut Scripted<'_>,
+    options: &Options,
+) -> Found {
     let mut session = Session::begin(folder, resume, identity(1), Box::new(|| Duration::ZERO)).unwrap();
-    let regions = [region("r0", 0.5), region("r1", 0.2)];
-    let found = search(&mut session, lab, &regions, options, &AtomicBool::new(false), &mut |_| ()).unwrap();
+    let found = search(&mut session, lab, regions, options, &AtomicBool::new(false), &mut |_| ()).unwrap();
     session.finish(found.stop).unwrap();
     found
 }
