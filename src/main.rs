@@ -1,1 +1,7 @@
-fn main() {}
+//! The command line; all work is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    forge_cc::cli::main()
+}

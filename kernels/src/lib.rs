@@ -19,4 +19,5 @@ pub mod process;
 pub mod templates;
 pub mod validate;
 pub mod verdict;
+pub mod whole;
 pub mod worker;

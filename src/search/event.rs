@@ -53,6 +53,16 @@ pub enum Stop {
     Interrupted,
 }
 
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Stop::Budget => "the budget is used up",
+            Stop::Exhausted => "nothing is left to try",
+            Stop::Interrupted => "interrupted",
+        })
+    }
+}
+
 /// The kernel that a region ends with.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -62,7 +62,7 @@ impl Axes {
                 | Op::Select
                 | Op::Cast { .. }
                 | Op::Broadcast { .. } => {}
-                Op::Constant { value } if value.numel() == 1 => {}
+                Op::Constant { .. } => {}
                 Op::Reduce { axes, keep_dims, .. } => {
                     let operand = graph.operands(*node)[0];
                     if graph.ty(operand).shape != domain {
@@ -114,7 +114,11 @@ impl Axes {
             let op = graph.op(node);
             let new = match op {
                 Op::Input { .. } => continue,
-                Op::Constant { value } => out.add_constant(value.reshaped(&[])?),
+                Op::Constant { value: data } => {
+                    let shape: Option<Vec<usize>> =
+                        merged(value).iter().map(|d| usize::try_from(d.as_const()?).ok()).collect();
+                    out.add_constant(data.reshaped(&shape?)?)
+                }
                 _ => {
                     let operands: Vec<Value> = graph.operands(node).iter().map(|v| map[v]).collect();
                     let op = match op {

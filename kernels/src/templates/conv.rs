@@ -13,12 +13,26 @@ use crate::codegen::Unsupported;
 use crate::codegen::cpp::{self, Parameter};
 use crate::codegen::emit::{Index, indent};
 
+/// Up to this many pixels an image, pixels are tried as rows first.
+const FEW_PIXELS: i64 = 200;
+/// Blocks of pixels an image, at least, when pixels are rows.
+const BLOCKS: i64 = 4;
+
+/// Where the bias of a channel comes from.
+enum Bias {
+    None,
+    /// A region input.
+    Input(usize),
+    /// Literals of the region.
+    Table(Vec<String>),
+}
+
 struct Convolution {
     region: Graph,
     node: NodeId,
     x: usize,
     w: usize,
-    bias: Option<usize>,
+    bias: Bias,
     window: Window,
     epilogue: Epilogue,
 }
@@ -38,7 +52,15 @@ fn convolution(spec: &Spec<'_>) -> Result<Convolution, Unsupported> {
             .ok_or_else(|| Unsupported::new("an operand of the convolution is computed inside the region"))
     };
     let (x, w) = (position(operands[0])?, position(operands[1])?);
-    let bias = operands.get(2).map(|v| position(*v)).transpose()?;
+    let bias = match operands.get(2) {
+        None => Bias::None,
+        Some(value) => match region.op(value.node) {
+            Op::Constant { value } => {
+                Bias::Table(value.to_f64().iter().map(|v| cpp::float_literal(DType::F32, *v)).collect())
+            }
+            _ => Bias::Input(position(*value)?),
+        },
+    };
     let ty = region.ty(operands[0]);
     if ty.rank() != 4 || ty.dtype != DType::F32 {
         return Err(Unsupported::new(format!("a convolution over {ty}")));
@@ -53,10 +75,17 @@ fn convolution(spec: &Spec<'_>) -> Result<Convolution, Unsupported> {
 }
 
 pub(super) fn space(spec: &Spec<'_>) -> Result<Vec<Axis>, Unsupported> {
-    convolution(spec)?;
-    let tiles = ["8x32", "6x64", "8x48", "12x32", "8x16", "7x64", "6x16"];
+    let c = convolution(spec)?;
+    let mut tiles = ["8x32", "6x64", "8x48", "12x32", "8x16", "7x64", "6x16"];
+    let mut rows_are = vec!["channels".to_owned(), "pixels".to_owned()];
+    // Few pixels fill no panel of them: they are better as rows, and 7 divides the sizes that networks end in.
+    let pixels = Dim::product(&c.region.node(c.node).outputs[0].shape[2..]);
+    if pixels.as_const().is_some_and(|p| p <= FEW_PIXELS) {
+        rows_are.reverse();
+        tiles.swap(0, 5);
+    }
     Ok(vec![
-        Axis { name: "rows_are", values: vec!["channels".into(), "pixels".into()] },
+        Axis { name: "rows_are", values: rows_are },
         Axis { name: "tile", values: tiles.map(str::to_owned).to_vec() },
     ])
 }
@@ -90,11 +119,23 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
     };
     let taps = Dim::product(&w.shape[1..]);
     // Block size along pixels and along channels.
-    let (pixel_block, channel_block) = if rows_are_channels { (width, rows) } else { (rows * 8, width) };
+    let (pixel_block, channel_block) = if rows_are_channels {
+        (width, rows)
+    } else {
+        // Whole tiles, and enough blocks to share out.
+        let tiles = geometry.pixels.as_const().map_or(8, |p| p / (rows * BLOCKS)).clamp(1, 8);
+        (rows * tiles, width)
+    };
     let pixel_blocks = geometry.pixels.ceil_div(&Dim::from(pixel_block));
     let channel_blocks = geometry.filters.ceil_div(&Dim::from(channel_block));
     let images = x.shape[0].clone();
-    let bias = c.bias.map_or_else(|| "0.0f".to_owned(), |b| format!("in{b}[CHANNEL]"));
+    let (bias_table, bias) = match &c.bias {
+        Bias::None => (String::new(), "0.0f".to_owned()),
+        Bias::Input(input) => (String::new(), format!("in{input}[CHANNEL]")),
+        Bias::Table(values) => {
+            (format!("  static const float bias_of[] = {{{}}};\n", values.join(", ")), "bias_of[CHANNEL]".to_owned())
+        }
+    };
     let image = || Index::new("image", 0);
     let (tile_code, task_split, grid) = if rows_are_channels {
         let lines = c.epilogue.row_code(&[image(), Index::new("channel", 0)], "p0", "count", "acc")?;
@@ -143,7 +184,7 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
         (code, geometry.gather_rows(), images.clone() * pixel_blocks.clone())
     };
     let body = format!(
-        "  alignas(64) float tile[{rows} * {width}];
+        "{bias_table}  alignas(64) float tile[{rows} * {width}];
   float* patches = static_cast<float*>(scratch);
   for (int64_t task = begin; task < end; ++task) {{
     const int64_t image = task / {pixel_blocks}, p0 = task % {pixel_blocks} * {pixel_block};

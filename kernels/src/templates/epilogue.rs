@@ -37,7 +37,7 @@ impl Epilogue {
                     inputs.push(position);
                     map.insert(value, graph.add_input(name, region.ty(value).clone()));
                 }
-                Op::Constant { value: data } => {
+                Op::Constant { value: data } if region.users(node).iter().any(|u| *u != anchor) => {
                     map.insert(value, graph.add_constant(data.clone()));
                 }
                 _ => {}

@@ -42,7 +42,7 @@ pub enum Role {
 }
 
 /// Integers that nothing in the graph constrains.
-const FREE_INTEGERS: (i64, i64) = (0, 7);
+pub const FREE_INTEGERS: (i64, i64) = (0, 7);
 
 /// The inputs of a region of constant shapes. `None` if a shape is not constant.
 #[must_use]

@@ -1,10 +1,8 @@
 //! The gate on kernels that are right: every template's, on regions as models have them. They may be slow, never wrong.
 
-use std::sync::Arc;
-
-use forge_ir::{Bindings, Fused, Graph, Loc, NodeId, Op, Tensor, TensorType, Value, parse};
+use forge_ir::{Bindings, parse};
 use forge_kernels::compile::Cache;
-use forge_kernels::gate::{Bench, GateOptions, GraphTask, Task};
+use forge_kernels::gate::{Bench, GateOptions, Task};
 use forge_kernels::measure::MeasureOptions;
 use forge_kernels::templates::{self, Spec, TEMPLATES};
 use forge_kernels::validate::ValidateOptions;
@@ -154,68 +152,4 @@ fn gathers_halves_and_several_outputs() {
          }",
         &[],
     );
-}
-
-/// A graph with one fused node, and the same graph without.
-fn graphs() -> (Graph, Graph, NodeId) {
-    let ty = TensorType::fixed(forge_ir::DType::F32, &[16, 64]);
-    let weight = || {
-        let data: Vec<f32> = (0..64 * 64).map(|i| ((i * 37 % 101) as f32 - 50.0) / 400.0).collect();
-        Tensor::from_slice(&[64, 64], &data)
-    };
-    let body = parse(
-        "graph @body(%x: f32[16, 64], %r: f32[16, 64]) -> (f32[16, 64]) {
-           %0 = add(%x, %r)
-           %1 = silu(%0)
-           return %1
-         }",
-    )
-    .unwrap();
-    let build = |fuse: bool| {
-        let mut graph = Graph::new("model");
-        let x = graph.add_input("x", ty.clone());
-        let w = graph.add_weight("w", weight());
-        let product = graph.add(Op::MatMul { trans_a: false, trans_b: false }, &[x, w], Loc::default()).unwrap();
-        let y = if fuse {
-            let fused = Op::Fused(Arc::new(Fused { body: body.clone(), kernel: "k".into() }));
-            graph.add(fused, &[product, x], Loc::default()).unwrap()
-        } else {
-            graph.inline(&body, &[product, x], &Loc::default()).unwrap()[0]
-        };
-        graph.set_outputs(vec![("y".into(), y)]);
-        (graph, y)
-    };
-    let (fused, Value { node, .. }) = build(true);
-    (build(false).0, fused, node)
-}
-
-#[test]
-fn a_rewritten_graph_faces_the_gate_as_a_whole() {
-    let (original, rewritten, fused) = graphs();
-    let Op::Fused(call) = rewritten.op(fused) else { panic!("a fused node") };
-    let spec = Spec { region: &call.body, weight_inputs: &[false, false] };
-    let rowwise = TEMPLATES.iter().find(|t| t.name == "rowwise").unwrap();
-    let space = (rowwise.space)(&spec).unwrap();
-    let candidate = (rowwise.instantiate)(&spec, &templates::default_point(&space)).unwrap();
-    let mut options = options();
-    options.validate = ValidateOptions { threads: options.validate.threads, ..ValidateOptions::whole_graph() };
-    let mut broken = candidate.clone();
-    broken.source = broken.source.replace("] = ", "] = 1.001f * ");
-    for (candidate, expected) in [(candidate, None), (broken, Some(Reason::RmseBudget))] {
-        let implementation = |node: NodeId| (node == fused).then(|| candidate.clone());
-        let task = GraphTask {
-            original: &original,
-            rewritten: &rewritten,
-            implementation: &implementation,
-            bindings: &Bindings::new(),
-            hints: &[],
-            captured: &[],
-            options: &options,
-        };
-        let verdict = bench().evaluate_graph(&task, &mut |_| {});
-        match expected {
-            None => assert!(right(&verdict).mutants_rejected > 0),
-            Some(reason) => assert_eq!(verdict.reason(), Some(reason), "{verdict}"),
-        }
-    }
 }
