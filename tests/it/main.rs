@@ -1,6 +1,7 @@
 //! End-to-end tests of the forge-cc library and binary; one binary, so that it links once.
 
 mod emit;
+mod layout;
 mod onnx_bad_files;
 mod onnx_build;
 mod onnx_graphs;
