@@ -1,5 +1,8 @@
 //! End-to-end tests of the forge-cc library and binary; one binary, so that it links once.
 
+mod accuracy;
+mod cli;
+mod command;
 mod emit;
 mod onnx_bad_files;
 mod onnx_build;
@@ -9,3 +12,4 @@ mod onnx_ops;
 mod onnx_written;
 mod oracle;
 mod python;
+mod resume;
