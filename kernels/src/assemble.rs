@@ -49,38 +49,8 @@ pub fn assemble(
     implementation: &dyn Fn(NodeId) -> Option<Candidate>,
 ) -> Result<Assembled, AssembleError> {
     let mut builder = Builder::new(graph.name());
-    let mut ports = Vec::new();
-    let mut bound: HashMap<Value, BufferId> = HashMap::new();
-    for (index, node) in graph.inputs().iter().enumerate() {
-        let value = Value { node: *node, port: 0 };
-        let buffer = builder.buffer(graph.ty(value), Storage::Input { index: index as u32 })?;
-        ports.push(port(graph.input_name(*node), graph.ty(value), buffer)?);
-        bound.insert(value, buffer);
-    }
-    builder.plan.inputs = ports;
-    let mut ports = Vec::new();
-    let mut copies = Vec::new();
-    for (index, (name, value)) in graph.outputs().iter().enumerate() {
-        let buffer = builder.buffer(graph.ty(*value), Storage::Output { index: index as u32 })?;
-        ports.push(port(name, graph.ty(*value), buffer)?);
-        // Where nothing else claims it, the value behind an output is computed in the caller's memory.
-        let root = view_root(graph, *value);
-        let computed = graph.op(root.node).class() != OpClass::Leaf;
-        if computed && !bound.contains_key(&root) {
-            bound.insert(root, buffer);
-            if root != *value {
-                bound.insert(*value, buffer);
-            }
-        } else {
-            copies.push((*value, buffer));
-        }
-    }
-    builder.plan.outputs = ports;
-    builder.lower(graph, &mut bound, implementation)?;
-    for (value, to) in copies {
-        let from = bound[&value];
-        builder.plan.steps.push(Step::Copy { from, to });
-    }
+    let inputs = builder.inputs(graph, &[])?;
+    builder.graph(graph, &inputs, implementation)?;
     Ok(builder.finish())
 }
 
@@ -95,18 +65,7 @@ pub fn assemble_candidate(
     candidate: &Candidate,
 ) -> Result<Assembled, AssembleError> {
     let mut builder = Builder::new(region.name());
-    let mut inputs = Vec::new();
-    for (i, node) in region.inputs().iter().enumerate() {
-        let ty = region.ty(Value { node: *node, port: 0 });
-        if weight_inputs.get(i).copied().unwrap_or(false) {
-            inputs.push(builder.buffer(ty, Storage::Weight { name: format!("in{i}") })?);
-        } else {
-            let index = builder.plan.inputs.len() as u32;
-            let buffer = builder.buffer(ty, Storage::Input { index })?;
-            builder.plan.inputs.push(port(region.input_name(*node), ty, buffer)?);
-            inputs.push(buffer);
-        }
-    }
+    let inputs = builder.inputs(region, weight_inputs)?;
     let mut outputs = Vec::new();
     for (index, (name, value)) in region.outputs().iter().enumerate() {
         let buffer = builder.buffer(region.ty(*value), Storage::Output { index: index as u32 })?;
@@ -123,40 +82,8 @@ pub fn assemble_candidate(
 /// If an op has no lowering.
 pub fn assemble_baseline(region: &Graph, weight_inputs: &[bool]) -> Result<Assembled, AssembleError> {
     let mut builder = Builder::new(region.name());
-    let mut bound = HashMap::new();
-    for (i, node) in region.inputs().iter().enumerate() {
-        let value = Value { node: *node, port: 0 };
-        let ty = region.ty(value);
-        let buffer = if weight_inputs.get(i).copied().unwrap_or(false) {
-            builder.buffer(ty, Storage::Weight { name: format!("in{i}") })?
-        } else {
-            let index = builder.plan.inputs.len() as u32;
-            let buffer = builder.buffer(ty, Storage::Input { index })?;
-            builder.plan.inputs.push(port(region.input_name(*node), ty, buffer)?);
-            buffer
-        };
-        bound.insert(value, buffer);
-    }
-    let mut copies = Vec::new();
-    for (index, (name, value)) in region.outputs().iter().enumerate() {
-        let buffer = builder.buffer(region.ty(*value), Storage::Output { index: index as u32 })?;
-        builder.plan.outputs.push(port(name, region.ty(*value), buffer)?);
-        copies.push((*value, buffer));
-    }
-    for (value, to) in std::mem::take(&mut copies) {
-        let root = view_root(region, value);
-        if region.op(root.node).class() != OpClass::Leaf && !bound.contains_key(&root) {
-            bound.insert(root, to);
-            bound.insert(value, to);
-        } else {
-            copies.push((value, to));
-        }
-    }
-    builder.lower(region, &mut bound, &|_| None)?;
-    for (value, to) in copies {
-        let from = bound[&value];
-        builder.plan.steps.push(Step::Copy { from, to });
-    }
+    let inputs = builder.inputs(region, weight_inputs)?;
+    builder.graph(region, &inputs, &|_| None)?;
     Ok(builder.finish())
 }
 
@@ -217,6 +144,67 @@ impl Builder {
             generic_index: HashMap::new(),
             weights: BTreeMap::new(),
         }
+    }
+
+    /// The buffers of the graph's inputs: weights `in{i}` where flagged, else plan inputs.
+    fn inputs(&mut self, graph: &Graph, weight_inputs: &[bool]) -> Result<Vec<BufferId>, AssembleError> {
+        let mut buffers = Vec::new();
+        for (i, node) in graph.inputs().iter().enumerate() {
+            let ty = graph.ty(Value { node: *node, port: 0 });
+            buffers.push(if weight_inputs.get(i).copied().unwrap_or(false) {
+                self.buffer(ty, Storage::Weight { name: format!("in{i}") })?
+            } else {
+                let index = self.plan.inputs.len() as u32;
+                let buffer = self.buffer(ty, Storage::Input { index })?;
+                self.plan.inputs.push(port(graph.input_name(*node), ty, buffer)?);
+                buffer
+            });
+        }
+        Ok(buffers)
+    }
+
+    /// The whole graph: every op lowered, results in the plan's outputs.
+    fn graph(
+        &mut self,
+        graph: &Graph,
+        inputs: &[BufferId],
+        implementation: &dyn Fn(NodeId) -> Option<Candidate>,
+    ) -> Result<(), AssembleError> {
+        let values = graph.inputs().iter().map(|node| Value { node: *node, port: 0 });
+        let mut bound: HashMap<Value, BufferId> = values.zip(inputs.iter().copied()).collect();
+        let mut results = Vec::new();
+        for (index, (name, value)) in graph.outputs().iter().enumerate() {
+            let buffer = self.buffer(graph.ty(*value), Storage::Output { index: index as u32 })?;
+            self.plan.outputs.push(port(name, graph.ty(*value), buffer)?);
+            results.push((*value, buffer));
+        }
+        self.lower_into(graph, &mut bound, &results, implementation)
+    }
+
+    /// Lowers a graph so that these values end in these buffers: computed there where nothing else claims the value behind them,
+    /// copied otherwise.
+    fn lower_into(
+        &mut self,
+        graph: &Graph,
+        bound: &mut HashMap<Value, BufferId>,
+        results: &[(Value, BufferId)],
+        implementation: &dyn Fn(NodeId) -> Option<Candidate>,
+    ) -> Result<(), AssembleError> {
+        let mut copies = Vec::new();
+        for (value, buffer) in results {
+            let root = view_root(graph, *value);
+            if graph.op(root.node).class() != OpClass::Leaf && !bound.contains_key(&root) {
+                bound.insert(root, *buffer);
+                bound.insert(*value, *buffer);
+            } else {
+                copies.push((*value, *buffer));
+            }
+        }
+        self.lower(graph, bound, implementation)?;
+        for (value, to) in copies {
+            self.plan.steps.push(Step::Copy { from: bound[&value], to });
+        }
+        Ok(())
     }
 
     fn buffer(&mut self, ty: &TensorType, storage: Storage) -> Result<BufferId, AssembleError> {
@@ -301,21 +289,11 @@ impl Builder {
                         .map(|n| Value { node: *n, port: 0 })
                         .zip(graph.operands(node).iter().map(|v| bound[v]))
                         .collect();
-                    let mut copies = Vec::new();
+                    let mut results = Vec::new();
                     for ((_, value), result) in definition.outputs().iter().zip(graph.results(node)) {
-                        let buffer = self.result(graph, result, bound)?;
-                        let root = view_root(&definition, *value);
-                        if definition.op(root.node).class() != OpClass::Leaf && !inner.contains_key(&root) {
-                            inner.insert(root, buffer);
-                            inner.insert(*value, buffer);
-                        } else {
-                            copies.push((*value, buffer));
-                        }
+                        results.push((*value, self.result(graph, result, bound)?));
                     }
-                    self.lower(&definition, &mut inner, &|_| None)?;
-                    for (value, to) in copies {
-                        self.plan.steps.push(Step::Copy { from: inner[&value], to });
-                    }
+                    self.lower_into(&definition, &mut inner, &results, &|_| None)?;
                 }
             }
         }

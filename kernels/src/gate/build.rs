@@ -24,8 +24,6 @@ pub enum BuildError {
     /// What [`object::Facts::check`] found.
     #[error("{0}")]
     Object(String),
-    #[error("the plan has {modules} modules and {sources} sources")]
-    Count { modules: usize, sources: usize },
 }
 
 impl From<BuildError> for Verdict {
@@ -36,7 +34,6 @@ impl From<BuildError> for Verdict {
             BuildError::Compile(CompileError::Refused { .. }) => (Stage::Compile, Reason::CompileFailed),
             BuildError::Compile(_) => (Stage::Compile, Reason::WorkerFailed),
             BuildError::Object(_) => (Stage::Load, Reason::ForbiddenSymbol),
-            BuildError::Count { .. } => (Stage::Assemble, Reason::PlanMismatch),
         };
         let mut evidence = Evidence { summary: error.to_string(), ..Evidence::default() };
         if let BuildError::Compile(CompileError::Refused { log, line }) = error {
@@ -52,19 +49,13 @@ impl From<BuildError> for Verdict {
 /// # Errors
 /// If one does not compile, or asks for more than arithmetic.
 pub fn build(assembled: &Assembled, compiler: &Compiler, cache: &Cache) -> Result<Plan, BuildError> {
-    let mut plan = assembled.plan.clone();
-    if plan.modules.len() != assembled.sources.len() {
-        return Err(BuildError::Count { modules: plan.modules.len(), sources: assembled.sources.len() });
-    }
-    for (module, source) in plan.modules.iter_mut().zip(&assembled.sources) {
-        let object = compiler.compile(source, cache)?;
+    let built = crate::build::build(assembled, compiler, cache)?;
+    for object in &built.objects {
         let bytes = std::fs::read(&object.path)
             .map_err(|source| CompileError::Io { doing: format!("cannot read {}", object.path.display()), source })?;
         object::read(&bytes).map_err(|e| e.to_string()).and_then(|f| f.check()).map_err(BuildError::Object)?;
-        module.file = object.file();
-        module.hash = object.hash;
     }
-    Ok(plan)
+    Ok(built.plan)
 }
 
 /// Executables kept per plan: plain, checked, and other thread counts of one set of weights.
