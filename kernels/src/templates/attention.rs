@@ -118,13 +118,15 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
     let bool_mask = matches!(&mask, Some((_, _, DType::Bool)));
     let mut score = format!("s[j] * {}", cpp::float_literal(DType::F32, scale));
     let mut score_lines = Vec::new();
+    // What admits key j to row i.
+    let mut admits = Vec::new();
     if let Some((lines, text, dtype)) = &mask {
         score_lines.extend(lines.clone());
-        score = if *dtype == DType::Bool {
-            format!("{text} ? {score} : -std::numeric_limits<float>::infinity()")
+        if *dtype == DType::Bool {
+            admits.push(format!("({text})"));
         } else {
-            format!("{score} + {text}")
-        };
+            score = format!("{score} + {text}");
+        }
     }
     if causal {
         let limit = if causal_offset {
@@ -132,19 +134,32 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
         } else {
             "first + i".to_owned()
         };
-        score = format!("j <= {limit} ? ({score}) : -std::numeric_limits<float>::infinity()");
+        admits.push(format!("(j <= {limit})"));
     }
-    // A row that admits no key: its weights are zero where the definition says so, NaN otherwise.
-    let guard_rows = masked_rows_zero && (bool_mask || causal || mask.is_some());
+    // A row that admits no key: its weights are zero where the definition says so, NaN otherwise. Scores of minus infinity that are
+    // admitted are no reason; without an offset, causal rows admit the first key.
+    let guard_rows = masked_rows_zero && (bool_mask || (causal && causal_offset));
+    if !admits.is_empty() {
+        score_lines.push(format!("const bool admitted = {};", admits.join(" && ")));
+        if guard_rows {
+            score_lines.push("alive |= admitted;".to_owned());
+        }
+        score = format!("admitted ? ({score}) : -std::numeric_limits<float>::infinity()");
+    }
+    let (alive, alive_reduction) = if guard_rows { ("        int alive = 0;\n", ", alive") } else { ("", "") };
     let dead = if guard_rows {
-        "        const bool dead = top == -std::numeric_limits<float>::infinity();
-        const float shift = dead ? 0.0f : top;
+        "        dead[i - i0] = !alive;
+        const float shift = top;
 "
     } else {
         "        const float shift = top;
 "
     };
-    let normalise = if guard_rows { "dead ? 0.0f : 1.0f / sum" } else { "1.0f / sum" };
+    let (dead_rows, dead_or) = if guard_rows {
+        (format!("      bool dead[{ROWS}] = {{}};\n"), "dead[r] ? 0.0f : ")
+    } else {
+        (String::new(), "")
+    };
     let body = format!(
         "  float* keys = static_cast<float*>(scratch);                  // [panel][depth][{WIDTH}]
   float* values = keys + {padded_keys} * {depth};              // [panel][keys][{WIDTH}]
@@ -181,7 +196,7 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
     }}
     for (int64_t i0 = 0; i0 < height; i0 += {ROWS}) {{
       const int64_t rows = min({ROWS}, height - i0);
-      for (int64_t panel = 0; panel < {padded_keys}; panel += {WIDTH}) {{
+{dead_rows}      for (int64_t panel = 0; panel < {padded_keys}; panel += {WIDTH}) {{
         forge::product_tail<{ROWS}, {WIDTH}>(rows, query + i0 * {depth}, {depth}, 1, {depth}, keys + panel * {depth}, tile);
         for (int64_t r = 0; r < rows; ++r)
           for (int64_t j = 0; j < {WIDTH}; ++j) scores[(i0 + r) * {padded_keys} + panel + j] = tile[r * {WIDTH} + j];
@@ -190,7 +205,7 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
         float* s = scores + i * {padded_keys};
         float top = -std::numeric_limits<float>::infinity();
         int nan = 0;
-#pragma omp simd reduction(max : top) reduction(| : nan)
+{alive}#pragma omp simd reduction(max : top) reduction(| : nan{alive_reduction})
         for (int64_t j = 0; j < {keys}; ++j) {{
 {score_lines}          const float x = {score};
           s[j] = x;
@@ -205,7 +220,7 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
           s[j] = x;
           sum += x;
         }}
-        const float scale = {normalise};
+        const float scale = 1.0f / sum;
 #pragma omp simd
         for (int64_t j = 0; j < {keys}; ++j) s[j] *= scale;
       }}
@@ -216,7 +231,7 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
           const int64_t i = i0 + r;
           for (int64_t lane = 0; lane < last; ++lane) {{
             const int64_t d = panel + lane;
-{store_lines}            out0[{offset}] = tile[r * {WIDTH} + lane];
+{store_lines}            out0[{offset}] = {dead_or}tile[r * {WIDTH} + lane];
           }}
         }}
       }}

@@ -111,6 +111,19 @@ fn attention() {
         &[],
     );
     assert!(applied.contains(&"attention"));
+    // Rows without a key, by mask and by causality; scores of minus infinity that are admitted all the same.
+    for (causal, masked_rows_zero) in [(true, true), (false, true), (true, false)] {
+        let text = format!(
+            "graph @masked(%q: f32[1, 2, 24, 16], %k: f32[1, 2, 17, 16], %v: f32[1, 2, 17, 16], %m: bool[24, 17]) -> (f32[1, 2, 24, 16]) {{
+               %0 = attention(%q, %k, %v, %m) {{scale = 0.25, causal = {causal}, causal_offset = true, masked_rows_zero = {masked_rows_zero}}}
+               return %0
+             }}"
+        );
+        assert!(check(&text, &[]).contains(&"attention"));
+        let unmasked = text.replace(", %m: bool[24, 17]", "").replace(", %m)", ")");
+        assert!(check(&unmasked, &[]).contains(&"attention"));
+        check(&unmasked.replace("causal_offset = true", "causal_offset = false"), &[]);
+    }
 }
 
 #[test]
