@@ -1,7 +1,7 @@
 // forge_gemm.hpp: register-blocked matrix products on packed panels, for kernels that fuse work into a product.
 //
 // A tile is ROWS x WIDTH accumulators held in registers; the right-hand panel is packed [k][WIDTH], zero padded. WIDTH is a
-// multiple of 16, so that one source serves every vector length. Every element is one chain of fused multiply-adds over k in order, so results do not depend on the thread count.
+// multiple of 16, so that one source serves every vector length.
 #pragma once
 
 #include "forge_cpu.hpp"
@@ -16,6 +16,9 @@ constexpr int kLanes = 8;
 constexpr int kLanes = 4;
 #endif
 
+// Products per chain of fused multiply-adds.
+constexpr int64_t kChain = 128;
+
 typedef float vec __attribute__((vector_size(kLanes * 4)));
 typedef float vec_unaligned __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 
@@ -27,27 +30,41 @@ template <int ROWS, int WIDTH>
 static inline __attribute__((always_inline)) void product_tile(const float* a, int64_t a_row, int64_t a_k, int64_t k, const float* panel, float* tile) {
   static_assert(WIDTH % 16 == 0, "panels are multiples of 16 columns");
   constexpr int VECTORS = WIDTH / kLanes;
-  vec acc[ROWS][VECTORS];
+  // Chains of kChain products, added up: the error of one long chain would grow with its length.
+  for (int64_t first = 0; first == 0 || first < k; first += kChain) {
+    const int64_t last = k < first + kChain ? k : first + kChain;
+    vec acc[ROWS][VECTORS];
 #pragma GCC unroll 32
-  for (int r = 0; r < ROWS; ++r)
+    for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; ++v) acc[r][v] = vec{};
-  for (int64_t i = 0; i < k; ++i) {
-    vec b[VECTORS];
+      for (int v = 0; v < VECTORS; ++v) acc[r][v] = vec{};
+    for (int64_t i = first; i < last; ++i) {
+      vec b[VECTORS];
 #pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; ++v) b[v] = load(panel + v * kLanes);
+      for (int v = 0; v < VECTORS; ++v) b[v] = load(panel + v * kLanes);
 #pragma GCC unroll 32
-    for (int r = 0; r < ROWS; ++r) {
-      const float x = a[r * a_row + i * a_k];
+      for (int r = 0; r < ROWS; ++r) {
+        const float x = a[r * a_row + i * a_k];
 #pragma GCC unroll 16
-      for (int v = 0; v < VECTORS; ++v) acc[r][v] += x * b[v];
+        for (int v = 0; v < VECTORS; ++v) acc[r][v] += x * b[v];
+      }
+      panel += WIDTH;
     }
-    panel += WIDTH;
-  }
+    if (first == 0) {
 #pragma GCC unroll 32
-  for (int r = 0; r < ROWS; ++r)
+      for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; ++v) store(tile + r * WIDTH + v * kLanes, acc[r][v]);
+        for (int v = 0; v < VECTORS; ++v) store(tile + r * WIDTH + v * kLanes, acc[r][v]);
+    } else {
+#pragma GCC unroll 32
+      for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; ++v) {
+          float* at = tile + r * WIDTH + v * kLanes;
+          store(at, load(at) + acc[r][v]);
+        }
+    }
+  }
 }
 
 // The tile for the last `rows` <= ROWS rows.

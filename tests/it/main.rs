@@ -4,6 +4,7 @@ mod accuracy;
 mod cli;
 mod command;
 mod emit;
+mod layout;
 mod onnx_bad_files;
 mod onnx_build;
 mod onnx_graphs;

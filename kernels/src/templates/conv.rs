@@ -13,6 +13,11 @@ use crate::codegen::Unsupported;
 use crate::codegen::cpp::{self, Parameter};
 use crate::codegen::emit::{Index, indent};
 
+/// Up to this many pixels an image, pixels are tried as rows first.
+const FEW_PIXELS: i64 = 200;
+/// Blocks of pixels an image, at least, when pixels are rows.
+const BLOCKS: i64 = 4;
+
 /// Where the bias of a channel comes from.
 enum Bias {
     None,
@@ -70,10 +75,17 @@ fn convolution(spec: &Spec<'_>) -> Result<Convolution, Unsupported> {
 }
 
 pub(super) fn space(spec: &Spec<'_>) -> Result<Vec<Axis>, Unsupported> {
-    convolution(spec)?;
-    let tiles = ["8x32", "6x64", "8x48", "12x32", "8x16", "7x64", "6x16"];
+    let c = convolution(spec)?;
+    let mut tiles = ["8x32", "6x64", "8x48", "12x32", "8x16", "7x64", "6x16"];
+    let mut rows_are = vec!["channels".to_owned(), "pixels".to_owned()];
+    // Few pixels fill no panel of them: they are better as rows, and 7 divides the sizes that networks end in.
+    let pixels = Dim::product(&c.region.node(c.node).outputs[0].shape[2..]);
+    if pixels.as_const().is_some_and(|p| p <= FEW_PIXELS) {
+        rows_are.reverse();
+        tiles.swap(0, 5);
+    }
     Ok(vec![
-        Axis { name: "rows_are", values: vec!["channels".into(), "pixels".into()] },
+        Axis { name: "rows_are", values: rows_are },
         Axis { name: "tile", values: tiles.map(str::to_owned).to_vec() },
     ])
 }
@@ -107,7 +119,13 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
     };
     let taps = Dim::product(&w.shape[1..]);
     // Block size along pixels and along channels.
-    let (pixel_block, channel_block) = if rows_are_channels { (width, rows) } else { (rows * 8, width) };
+    let (pixel_block, channel_block) = if rows_are_channels {
+        (width, rows)
+    } else {
+        // Whole tiles, and enough blocks to share out.
+        let tiles = geometry.pixels.as_const().map_or(8, |p| p / (rows * BLOCKS)).clamp(1, 8);
+        (rows * tiles, width)
+    };
     let pixel_blocks = geometry.pixels.ceil_div(&Dim::from(pixel_block));
     let channel_blocks = geometry.filters.ceil_div(&Dim::from(channel_block));
     let images = x.shape[0].clone();
