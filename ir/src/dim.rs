@@ -653,7 +653,7 @@ mod tests {
     fn folds_bottom_up() {
         let dim = Dim::parse("3*N + floordiv(N*M + 1, 2) - 4").unwrap();
         let bindings = Bindings::from([("N".into(), 5), ("M".into(), 2)]);
-        let value = dim.fold(&mut |step| match step {
+        let value = dim.fold::<i64>(&mut |step| match step {
             DimStep::Const(c) => c,
             DimStep::Symbol(name) => bindings[name],
             DimStep::Add(a, b) => a + b,

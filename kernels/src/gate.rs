@@ -9,18 +9,17 @@ mod build;
 
 use std::rc::Rc;
 
-use forge_ir::{Bindings, Graph, NodeId, Tensor};
+use forge_ir::{Bindings, Graph, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::assemble::{AssembleError, Assembled, assemble, assemble_baseline, assemble_candidate};
+use crate::assemble::{AssembleError, Assembled, assemble_baseline, assemble_candidate};
 use crate::candidate::{Candidate, Launch};
 use crate::compile::{Cache, CompileError, Compiler};
 use crate::inspect::inspect;
 use crate::measure::{Closures, Device, MeasureOptions, measure};
 use crate::validate::{Hint, How, Implementation, Subject, Suite, ValidateOptions};
 use crate::verdict::{Evidence, Reason, Stage, Verdict};
-pub use build::{BuildError, build};
-use build::{Built, Timed};
+use build::{Built, Timed, examined};
 
 /// That the gate itself accepted: no other module can make one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,17 +68,6 @@ pub struct Task<'a> {
     /// Real weights, by input; random ones where there are none.
     pub given: &'a [Option<Tensor>],
     /// Real inputs of the bound shapes.
-    pub captured: &'a [Vec<Tensor>],
-    pub options: &'a GateOptions,
-}
-
-/// A rewritten graph with its implementations, against the graph that it came from. Weights have data.
-pub struct GraphTask<'a> {
-    pub original: &'a Graph,
-    pub rewritten: &'a Graph,
-    pub implementation: &'a dyn Fn(NodeId) -> Option<Candidate>,
-    pub bindings: &'a Bindings,
-    pub hints: &'a [Option<Hint>],
     pub captured: &'a [Vec<Tensor>],
     pub options: &'a GateOptions,
 }
@@ -149,33 +137,8 @@ impl Bench {
         judge(&candidate, beaten.as_ref().unwrap_or(&prepared.baseline), &prepared.suite, task.options, progress)
     }
 
-    /// Judges a whole rewritten graph against the original.
-    pub fn evaluate_graph(&mut self, task: &GraphTask<'_>, progress: &mut dyn FnMut(Stage)) -> Verdict {
-        self.try_evaluate_graph(task, progress).unwrap_or_else(|rejection| *rejection)
-    }
-
-    fn try_evaluate_graph(
-        &mut self,
-        task: &GraphTask<'_>,
-        progress: &mut dyn FnMut(Stage),
-    ) -> Result<Verdict, Box<Verdict>> {
-        progress(Stage::Assemble);
-        let assembled = assemble(task.rewritten, task.implementation).map_err(|e| plan_mismatch(&e))?;
-        let original = assemble(task.original, &|_| None).map_err(baseline_failed)?;
-        progress(Stage::Compile);
-        let candidate = self.built(&assembled, &[])?;
-        let baseline = self.built(&original, &[]).map_err(|v| baseline_failed(*v))?;
-        progress(Stage::Load);
-        let shape = task.original.specialize(task.bindings).map_err(baseline_failed)?;
-        let subject =
-            Subject { shapes: &[shape], weight_inputs: &[], hints: task.hints, given: &[], captured: task.captured };
-        let suite =
-            Suite::prepare(&subject, &baseline, &task.options.validate).map_err(|r| Box::new(Verdict::from(r)))?;
-        judge(&candidate, &baseline, &suite, task.options, progress)
-    }
-
     fn built(&self, assembled: &Assembled, weight_inputs: &[bool]) -> Result<Built, Box<Verdict>> {
-        let plan = build(assembled, &self.compiler, &self.cache).map_err(|e| Box::new(Verdict::from(e)))?;
+        let plan = examined(assembled, &self.compiler, &self.cache).map_err(|e| Box::new(Verdict::from(e)))?;
         Ok(Built::new(plan, &self.cache, assembled.weights.clone(), weight_inputs))
     }
 

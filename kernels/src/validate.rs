@@ -109,20 +109,6 @@ impl Default for ValidateOptions {
 }
 
 impl ValidateOptions {
-    /// For a whole model, whose every evaluation is long: what only regions can be asked in full is asked in brief.
-    #[must_use]
-    pub fn whole_graph() -> ValidateOptions {
-        ValidateOptions {
-            seeds: 2,
-            distributions: vec![Distribution::Normal, Distribution::Sparse],
-            specials: false,
-            bound_seeds: 0,
-            prepare_seconds: 60.0,
-            repeats: 5,
-            ..ValidateOptions::default()
-        }
-    }
-
     fn how(&self) -> How {
         How { threads: self.threads.first().copied().unwrap_or(1), fill: 0x5a, checked: false }
     }

@@ -236,7 +236,8 @@ pub struct OutputErrors {
     pub tail_used: f64,
     /// Error over the forward error bound, where one is known.
     pub bound_used: Option<f64>,
-    /// The largest error, in units in the last place of the output there.
+    /// The largest error, in units in the last place of the output there, or of its root mean square where the output is smaller
+    /// (what is left of a cancellation has no digits of its own).
     pub max_ulp: f64,
     /// Where that was.
     pub worst_case: String,

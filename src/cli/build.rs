@@ -137,7 +137,9 @@ fn diagnose(error: BuildError) -> Diagnostic {
                 None => diagnostic,
             }
         }
-        BuildError::Session(e) => Diagnostic::new(Exit::Input, e),
+        BuildError::Session(e) => Diagnostic::new(Exit::Input, e).with_help(
+            "another -o OUT begins afresh; so does the same one without --resume, when no other run uses it",
+        ),
         other => Diagnostic::new(Exit::Failure, other),
     }
 }

@@ -40,13 +40,19 @@ pub(super) fn read_graph(path: &Path, bindings: &Bindings) -> Result<Graph, Diag
         return read_graph(&path.join("graph.forge"), bindings);
     }
     if path.extension().is_some_and(|e| e == "forge") {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Diagnostic::new(Exit::Input, format!("{}: {e}", path.display())))?;
-        let graph = forge_ir::text::parse(&text)
-            .map_err(|e| Diagnostic::new(Exit::Input, format!("{}: {e}", path.display())))?;
-        return graph
-            .specialize(bindings)
-            .map_err(|e| Diagnostic::new(Exit::Input, format!("{}: the sizes do not fit: {e}", path.display())));
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            Diagnostic::new(Exit::Input, format!("{}: {e}", path.display()))
+                .with_help("give a file that `forge-cc dump MODEL` printed")
+        })?;
+        let graph = forge_ir::text::parse(&text).map_err(|e| {
+            let rendered = e.render(&path.display().to_string());
+            Diagnostic::new(Exit::Input, rendered.strip_prefix("error: ").unwrap_or(&rendered))
+                .with_help("`forge-cc dump MODEL` prints a graph as it should look; one file holds one graph")
+        })?;
+        return graph.specialize(bindings).map_err(|e| {
+            Diagnostic::new(Exit::Input, format!("{}: the sizes do not fit: {e}", path.display()))
+                .with_help("sizes are given as --shape NAME=SIZE,..; the graph's first line names the symbols")
+        });
     }
     let options = frontend::Options { shape: bindings.clone(), structure_only: false };
     frontend::load(path, &options).map(|imported| imported.graph).map_err(|e| {

@@ -28,7 +28,9 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Diagnostic> {
     }
     let mut inputs: Vec<(Tensor, Vec<i64>)> = Vec::new();
     for (path, port) in args.inputs.iter().zip(ports) {
-        let tensor = npy::read(path).map_err(|e| Diagnostic::new(Exit::Input, format!("{}: {e}", path.display())))?;
+        let tensor = npy::read(path).map_err(|e| {
+            Diagnostic::new(Exit::Input, e).with_help("inputs are arrays as numpy.save writes them, one file each")
+        })?;
         if tensor.dtype().name() != port.dtype {
             let what = format!(
                 "{}: input '{}' is {}, the file holds {}",
@@ -37,7 +39,8 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Diagnostic> {
                 port.dtype,
                 tensor.dtype()
             );
-            return Err(Diagnostic::new(Exit::Input, what));
+            let help = "give the inputs in the model's order, and convert them with numpy's .astype()";
+            return Err(Diagnostic::new(Exit::Input, what).with_help(help));
         }
         let shape = tensor.shape().iter().map(|d| *d as i64).collect();
         inputs.push((tensor, shape));

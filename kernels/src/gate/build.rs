@@ -11,6 +11,7 @@ use forge_runtime::{Executable, Options, RuntimeError};
 
 use super::block::{Alignment, Block};
 use crate::assemble::Assembled;
+use crate::build;
 use crate::compile::{Cache, CompileError, Compiler};
 use crate::object;
 use crate::validate::{Failure, How, Implementation};
@@ -18,7 +19,7 @@ use crate::verdict::{Evidence, Reason, Stage, Verdict};
 
 /// Why a plan has no modules.
 #[derive(Debug, thiserror::Error)]
-pub enum BuildError {
+pub(super) enum BuildError {
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// What [`object::Facts::check`] found.
@@ -44,12 +45,9 @@ impl From<BuildError> for Verdict {
     }
 }
 
-/// Compiles the modules of an assembled plan and fills in their files and hashes.
-///
-/// # Errors
-/// If one does not compile, or asks for more than arithmetic.
-pub fn build(assembled: &Assembled, compiler: &Compiler, cache: &Cache) -> Result<Plan, BuildError> {
-    let built = crate::build::build(assembled, compiler, cache)?;
+/// Compiles a plan's modules and looks at what they ask for, before anything of them is loaded.
+pub(super) fn examined(assembled: &Assembled, compiler: &Compiler, cache: &Cache) -> Result<Plan, BuildError> {
+    let built = build::build(assembled, compiler, cache)?;
     for object in &built.objects {
         let bytes = std::fs::read(&object.path)
             .map_err(|source| CompileError::Io { doing: format!("cannot read {}", object.path.display()), source })?;

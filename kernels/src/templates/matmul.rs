@@ -138,6 +138,8 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
     dims.extend([p.m.clone(), p.n.clone(), p.k.clone()]);
     let symbols = cpp::symbols_of(&dims);
     let sizes: Vec<Dim> = symbols.iter().map(|s| Dim::symbol(s)).collect();
+    // Packing happens before any input is seen: it may know nothing of the rows.
+    let pack_symbols = cpp::symbols_of([&p.n, &p.k]);
     let mut with_packed = region_parameters(spec.region);
     let inputs = spec.region.inputs().len();
     with_packed.insert(inputs, Parameter { name: "packed".into(), dtype: DType::F32, write: false });
@@ -147,7 +149,13 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
     ];
     let source = format!(
         "#include \"forge_gemm.hpp\"\n\n{}\n{}",
-        cpp::kernel("packs the weight into panels of the tile's width", "pack", &pack_parameters, &symbols, &pack_body),
+        cpp::kernel(
+            "packs the weight into panels of the tile's width",
+            "pack",
+            &pack_parameters,
+            &pack_symbols,
+            &pack_body
+        ),
         cpp::kernel(&spec.region.to_text(), "matmul_epilogue", &with_packed, &symbols, &body)
     );
     let panels = p.n.ceil_div(&Dim::from(width));
@@ -160,7 +168,7 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
             symbol: "pack".into(),
             reads: vec![Slot::Input(p.w)],
             writes: vec![Slot::Packed(0)],
-            sizes: sizes.clone(),
+            sizes: pack_symbols.iter().map(|s| Dim::symbol(s)).collect(),
             grid: panels.clone(),
             grain: Dim::from(1),
             scratch: Dim::from(0),

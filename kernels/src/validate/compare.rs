@@ -363,7 +363,11 @@ fn budgets(
         rmse_used: errors.rmse / rmse_limit,
         tail_used: largest / tail_limit,
         bound_used,
-        max_ulp: errors.of.iter().map(|(e, i)| e / ulp(r[*i], spec.dtype)).fold(0.0, f64::max),
+        max_ulp: errors
+            .of
+            .iter()
+            .map(|(e, i)| e / ulp(r[*i].abs().max(errors.rms_reference), spec.dtype))
+            .fold(0.0, f64::max),
         worst_case: String::new(),
         worst_index: worst,
     })
@@ -378,13 +382,27 @@ fn precision(spec: &OutputSpec, found: Mismatch, c: &[f64], b: &[f64], r: &[f64]
     found
 }
 
+/// Between errors and results: near 1 for a wrong factor, small for rounding.
+fn correlation(c: &[f64], r: &[f64]) -> f64 {
+    let (mut product, mut error_square, mut reference_square) = (0.0, 0.0, 0.0);
+    for (c, r) in c.iter().zip(r).filter(|(c, r)| c.is_finite() && r.is_finite()) {
+        product += (c - r) * r;
+        error_square += (c - r) * (c - r);
+        reference_square += r * r;
+    }
+    let size: f64 = error_square * reference_square;
+    if size > 0.0 { (product / size.sqrt()).abs() } else { 0.0 }
+}
+
 fn lost_precision(spec: &OutputSpec, relative_rmse: f64, c: &[f64], r: &[f64]) -> bool {
     if !matches!(spec.dtype, DType::F32 | DType::F64) || relative_rmse < 64.0 * f64::from(f32::EPSILON) {
         return false;
     }
     // A sum of K terms in f16 ends with a relative error near 1e-4 √K; a missing or wrong term gives 1/√K or more.
     let terms = spec.longest_sum;
-    let sized = terms > 1.0 && relative_rmse <= (2f64.powi(-12) * terms.sqrt()).min(0.5 / terms.sqrt());
+    let sized = terms > 1.0
+        && relative_rmse <= (2f64.powi(-12) * terms.sqrt()).min(0.5 / terms.sqrt())
+        && correlation(c, r) < 0.5;
     let granular = |keep_bits: u32| {
         let kept = |v: &f64| v.to_bits() & ((1u64 << (52 - keep_bits)) - 1) == 0;
         let finite =
@@ -449,6 +467,19 @@ mod tests {
         expected.bound = Some(r.iter().map(|v| v.abs() * 1e-7).collect());
         assert_eq!(check(&expected, &off), Err(Reason::ForwardErrorBound));
         assert!(check(&expected, &r).is_ok());
+    }
+
+    #[test]
+    fn a_wrong_factor_is_no_lack_of_precision() {
+        let (r, expected) = expected(1000);
+        let spec = OutputSpec { longest_sum: 64.0, ..spec(Kind::Rounded, DType::F32) };
+        let reason = |f: &dyn Fn(usize, f64) -> f64| {
+            let c: Vec<f64> = r.iter().enumerate().map(|(i, v)| f(i, *v)).collect();
+            let got = Tensor::from_f64(DType::F32, &[1000], &c);
+            compare(&spec, &expected, &got, Rules::Random, Policy::Default).unwrap_err().reason
+        };
+        assert_eq!(reason(&|_, v| v * 1.001), Reason::RmseBudget);
+        assert_eq!(reason(&|i, v| v * (1.0 + if i % 2 == 0 { 1e-3 } else { -1e-3 })), Reason::AccumulationPrecision);
     }
 
     #[test]

@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use forge_ir::interp::{self, EvalError, Mode};
 use forge_ir::{DType, Dim, Graph, Loc, NodeId, Op, Tensor, Value};
 
-use super::Case;
+use super::compare::{OutputSpec, Rules};
+use super::suite::{compare_all, refused};
+use super::{Case, Refusal, ValidateOptions};
+use crate::verdict::{Reason, Stage};
 
 /// One way to be wrong.
 pub(super) enum Mutant {
@@ -43,6 +46,8 @@ pub(super) enum Mutant {
 
 /// Sums that lose a term, at most: each costs an evaluation.
 const DROPPED: usize = 2;
+/// Relative to the largest element, what rounding alone explains.
+const ROUNDING: f64 = 64.0 * f32::EPSILON as f64;
 
 /// The mutants that make sense for a region (without composites).
 pub(super) fn mutants(flat: &Graph) -> Vec<Mutant> {
@@ -81,9 +86,10 @@ impl Mutant {
         }
     }
 
-    /// A difference that the type of the result may hide: one term in thousands is below half a unit of an f16.
-    pub(super) fn may_hide(&self, half_outputs: bool) -> bool {
-        half_outputs && matches!(self, Mutant::Dropped { .. })
+    /// Whether a difference of this relative size may go unseen: one term in thousands is below half a unit of an f16, and a
+    /// maximum that only keeps an exponential from overflowing changes nothing but rounding.
+    pub(super) fn may_hide(&self, difference: f64, half_outputs: bool) -> bool {
+        matches!(self, Mutant::Dropped { .. }) && (half_outputs || difference <= ROUNDING)
     }
 
     /// The wrong outputs for a case; `None` if this mutant has none here.
@@ -149,6 +155,69 @@ impl Mutant {
         }
         Ok(Some(outputs))
     }
+}
+
+/// The largest difference over the largest magnitude; infinite where one is finite and the other is not.
+fn relative_difference(a: &Tensor, b: &Tensor) -> f64 {
+    if a == b {
+        return 0.0;
+    }
+    let (a, b) = (a.to_f64(), b.to_f64());
+    let largest = b.iter().filter(|v| v.is_finite()).fold(f64::MIN_POSITIVE, |m, v| m.max(v.abs()));
+    let apart = a.iter().zip(&b).map(|(x, y)| match (x.is_finite(), y.is_finite()) {
+        (true, true) => (x - y).abs() / largest,
+        _ if x.is_nan() == y.is_nan() && (x.is_nan() || x == y) => 0.0,
+        _ => f64::INFINITY,
+    });
+    apart.fold(0.0, f64::max)
+}
+
+/// Puts wrong results to the suite's own checks. Returns how many were seen.
+pub(super) fn power(
+    flat: &Graph,
+    outputs: &[OutputSpec],
+    cases: &[Case],
+    options: &ValidateOptions,
+    notes: &mut Vec<String>,
+) -> Result<usize, Refusal> {
+    let half_outputs = outputs.iter().any(|o| matches!(o.dtype, DType::F16 | DType::BF16));
+    let tested: Vec<&Case> = cases.iter().filter(|c| c.rules != Rules::Special).collect();
+    let Some(first) = tested.first() else { return Err(refused("no case to test")) };
+    let mut rejected = 0;
+    for mutant in mutants(flat) {
+        let mut difference = 0.0f64;
+        let mut seen = false;
+        for (i, case) in tested.iter().enumerate() {
+            // For the first case, the last one is what a call before may have left.
+            let other = tested[(i + tested.len() - 1) % tested.len()];
+            let wrong =
+                mutant.outputs(case, first, other).map_err(|e| refused(format!("a wrong kernel can't be run: {e}")))?;
+            let Some(wrong) = wrong else { continue };
+            if compare_all(outputs, case, &wrong, options).is_err() {
+                seen = true;
+                break;
+            }
+            // Against the same arithmetic with the term left in, so that only the term makes a difference.
+            let right = match mutant {
+                Mutant::Dropped { .. } => interp::run(flat, &case.inputs, Mode::Native)
+                    .map_err(|e| refused(format!("the region can't be evaluated: {e}")))?,
+                _ => case.expected.iter().map(|e| e.baseline.clone()).collect(),
+            };
+            for (wrong, right) in wrong.iter().zip(&right) {
+                difference = difference.max(relative_difference(wrong, right));
+            }
+        }
+        if seen {
+            rejected += 1;
+        } else if difference > 0.0 {
+            let what = format!("{} would be accepted", mutant.name());
+            if !mutant.may_hide(difference, half_outputs) {
+                return Err(Refusal::new(Stage::Validate, Reason::MutationPower, what));
+            }
+            notes.push(what);
+        }
+    }
+    Ok(rejected)
 }
 
 fn filled(like: &Tensor, value: f64) -> Tensor {

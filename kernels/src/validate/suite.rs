@@ -10,7 +10,7 @@ use super::analysis::{is_homogeneous, keeps_integers, longest_sum, output_traits
 use super::bound::forward_error;
 use super::compare::{Expected, Mismatch, OutputSpec, Rules, Yardstick, compare, yardstick};
 use super::inputs::{Distribution, InputSpec, Role, Special, integers, random, special, specs};
-use super::mutation::mutants;
+use super::mutation::power;
 use super::{Case, Failure, How, Implementation, Refusal, Subject, ValidateOptions};
 use crate::verdict::{ErrorReport, OutputErrors, Reason, Stage};
 
@@ -215,7 +215,7 @@ impl Suite {
     }
 }
 
-fn refused(what: impl Into<String>) -> Refusal {
+pub(super) fn refused(what: impl Into<String>) -> Refusal {
     Refusal::new(Stage::Validate, Reason::BaselineFailed, what)
 }
 
@@ -260,7 +260,7 @@ fn output_specs(graph: &Graph, flat: &Graph) -> Vec<OutputSpec> {
         .collect()
 }
 
-fn compare_all(
+pub(super) fn compare_all(
     specs: &[OutputSpec],
     case: &Case,
     outputs: &[Tensor],
@@ -328,46 +328,6 @@ fn doubled(
         }
     }
     Ok(None)
-}
-
-/// Puts wrong results to the suite's own checks. Returns how many were seen.
-fn power(
-    flat: &Graph,
-    outputs: &[OutputSpec],
-    cases: &[Case],
-    options: &ValidateOptions,
-    notes: &mut Vec<String>,
-) -> Result<usize, Refusal> {
-    let half_outputs = outputs.iter().any(|o| matches!(o.dtype, DType::F16 | DType::BF16));
-    let tested: Vec<&Case> = cases.iter().filter(|c| c.rules != Rules::Special).collect();
-    let Some(first) = tested.first() else { return Err(refused("no case to test")) };
-    let mut rejected = 0;
-    for mutant in mutants(flat) {
-        let mut differed = false;
-        let mut seen = false;
-        for (i, case) in tested.iter().enumerate() {
-            // For the first case, the last one is what a call before may have left.
-            let other = tested[(i + tested.len() - 1) % tested.len()];
-            let wrong =
-                mutant.outputs(case, first, other).map_err(|e| refused(format!("a wrong kernel can't be run: {e}")))?;
-            let Some(wrong) = wrong else { continue };
-            differed |= wrong.iter().zip(&case.expected).any(|(w, e)| *w != e.baseline);
-            if compare_all(outputs, case, &wrong, options).is_err() {
-                seen = true;
-                break;
-            }
-        }
-        if seen {
-            rejected += 1;
-        } else if differed {
-            let what = format!("{} would be accepted", mutant.name());
-            if !mutant.may_hide(half_outputs) {
-                return Err(Refusal::new(Stage::Validate, Reason::MutationPower, what));
-            }
-            notes.push(what);
-        }
-    }
-    Ok(rejected)
 }
 
 struct Maker<'a> {
