@@ -6,10 +6,13 @@ random ones), threads, blocks, seed, scratch (an empty folder).
 Each contender lives in a process of its own and computes only when it is its turn: inside one process,
 the pool threads of one runtime would spin, waiting for more work, on the cores that the next one needs.
 So every runtime keeps the waiting policy that it ships with (ONNX Runtime and OpenMP spin, which is in
-their favour), and before each turn there is a pause in which the pool of the last one goes to sleep.
+their favour), and a turn ends only when the pool of the one whose turn it was has gone to sleep.
 All get the same number of threads and the same inputs. A contender is timed only after its outputs
 agree with the unrewritten model's. "forged again" is a second process that does the same as "forged":
 what the two differ by is noise.
+
+On a machine that is busy with other work the comparison says nothing: threads that spin at a barrier for
+one that isn't running lose far more than threads that sleep. So what others used is measured, too.
 """
 
 import gc
@@ -29,10 +32,10 @@ TOLERANCE = 1e-3
 # Work in a sample, by repeating the call.
 SAMPLE_SECONDS = 0.05
 WARM_UP_SECONDS = 0.2
-# Longer than idle pool threads spin: ONNX Runtime and GNU OpenMP a few ms, Intel OpenMP KMP_BLOCKTIME.
-PAUSE_SECONDS = 0.02
-KMP_BLOCKTIME_MS = 10
-
+# A process is idle once it uses less than this part of an interval; if it never is, the turn ends nevertheless.
+IDLE_SHARE = 0.02
+IDLE_INTERVAL_SECONDS = 0.01
+IDLE_LIMIT_SECONDS = 1.0
 
 
 class BenchError(Exception):
@@ -195,6 +198,16 @@ def timed(call, count):
     return (time.perf_counter() - start) / count
 
 
+def wait_until_idle():
+    """Until no thread of this process computes or spins any more."""
+    end = time.perf_counter() + IDLE_LIMIT_SECONDS
+    while time.perf_counter() < end:
+        used, start = time.process_time(), time.perf_counter()
+        time.sleep(IDLE_INTERVAL_SECONDS)
+        if time.process_time() - used < IDLE_SHARE * (time.perf_counter() - start):
+            return
+
+
 class Worker:
     """Answers one request after another; one method each."""
 
@@ -218,6 +231,7 @@ class Worker:
         calls = []
         while len(calls) < 2 or time.perf_counter() < end:
             calls.append(timed(self.contender.call, 1))
+        wait_until_idle()
         # No collection inside a sample, for anyone.
         gc.collect()
         gc.freeze()
@@ -227,7 +241,9 @@ class Worker:
     def sample(self, count):
         # The caches hold another contender's weights, and the pool sleeps: neither is the steady state.
         self.contender.call()
-        return timed(self.contender.call, count)
+        seconds = timed(self.contender.call, count)
+        wait_until_idle()
+        return seconds
 
 
 def worker_main():
@@ -257,11 +273,12 @@ class Process:
     """A contender's process, as the parent sees it."""
 
     def __init__(self, name, request):
-        environment = dict(os.environ, KMP_BLOCKTIME=str(KMP_BLOCKTIME_MS), HF_HUB_OFFLINE="1")
+        environment = dict(os.environ, HF_HUB_OFFLINE="1")
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             environment[variable] = str(request["threads"])
         # Would make some contenders wait otherwise than they do by themselves.
-        environment.pop("OMP_WAIT_POLICY", None)
+        for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+            environment.pop(variable, None)
         self.name = name
         self.process = subprocess.Popen(
             [sys.executable, os.path.abspath(__file__), "--worker"],
@@ -292,6 +309,49 @@ class Process:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def processor_seconds(processors):
+    """Time that these processors were not idle, for whomever, stolen by a hypervisor included; None if not told."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return None
+    ticks = 0
+    for name, *fields in lines:
+        if name in processors:
+            user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen = map(int, fields[:8])
+            ticks += user + nice + system + interrupts + soft_interrupts + stolen
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def process_seconds(identity):
+    """Processor time that a process has used; /proc is there if processor_seconds told something."""
+    with open(f"/proc/{identity}/stat", encoding="utf-8", errors="replace") as file:
+        # The second field, a name in parentheses, may hold spaces.
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Others:
+    """How many processors everyone else keeps busy, on average from here on, of those that we may run on."""
+
+    def __init__(self, identities):
+        allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+        self.processors = {f"cpu{number}" for number in allowed}
+        self.identities = [os.getpid(), *identities]
+        self.start = time.perf_counter()
+        self.before = self._used()
+
+    def _used(self):
+        busy = processor_seconds(self.processors)
+        return None if busy is None else busy - sum(map(process_seconds, self.identities))
+
+    def busy(self):
+        if self.before is None:
+            return None
+        return max(0.0, (self._used() - self.before) / (time.perf_counter() - self.start))
 
 
 def difference(np, got, want):
@@ -337,7 +397,6 @@ def bench(request):
     names = ["unrewritten", "forged", "forged again"]
     names += ["onnxruntime"] if request["onnx"] else []
     names += ["torch eager"] if request["eager"] else []
-    load_before = os.getloadavg()[0]
     processes = {}
     try:
         results = {}
@@ -351,15 +410,15 @@ def bench(request):
             results[name] = {"version": process.version, **compare(np, answer, reference), "repeats": 0, "seconds": []}
         running = [name for name in names if results[name]["agrees"]]
         for name in running:
-            time.sleep(PAUSE_SECONDS)
             results[name]["repeats"] = processes[name].ask("calibrate")
+        others = Others([process.process.pid for process in processes.values()])
         order = random.Random(request["seed"])
         for _ in range(request["blocks"]):
             block = running[:]
             order.shuffle(block)
             for name in block:
-                time.sleep(PAUSE_SECONDS)
                 results[name]["seconds"].append(processes[name].ask("sample", count=results[name]["repeats"]))
+        others_busy = others.busy()
     finally:
         for process in processes.values():
             process.stop()
@@ -369,7 +428,8 @@ def bench(request):
         "inputs": [{"name": name, "dtype": str(array.dtype), "shape": list(array.shape)}
                    for name, array in zip(request["input_names"], arrays)],
         "python": platform.python_version(),
-        "load_before": load_before,
+        "processors": len(others.processors),
+        "others_busy": others_busy,
     }
 
 

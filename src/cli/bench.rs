@@ -22,6 +22,9 @@ const SCHEMA: u32 = 1;
 const SEED: u64 = 0;
 /// A difference below this is called none, whatever its certainty.
 const LEAST_DIFFERENCE: f64 = 0.01;
+/// Of a thread: what it may lose to other processes on average. Beyond, nothing is concluded, since runtimes whose threads spin
+/// at barriers lose more than others.
+const MOST_CONTENTION: f64 = 0.1;
 /// The contender to which the others are compared, its control, and what both must agree with.
 const FORGED: &str = "forged";
 const CONTROL: &str = "forged again";
@@ -52,7 +55,10 @@ struct Timings {
     contenders: Vec<Timing>,
     inputs: Vec<Input>,
     python: String,
-    load_before: f64,
+    /// That it could run on.
+    processors: usize,
+    /// Of those, how many other processes kept busy on average; `None` where the system doesn't say.
+    others_busy: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -85,14 +91,17 @@ struct Figures {
     device: Device,
     processors: usize,
     python: String,
-    /// Runnable processes, over a minute, before the first contender started.
-    load_before: f64,
+    /// Processors that other processes kept busy meanwhile, on average; `None` where the system doesn't say.
+    others_busy: Option<f64>,
+    /// Whether that left too few for the threads.
+    contended: bool,
     blocks: usize,
     inputs: Vec<Input>,
     /// How far from 1 the interval of the forged model against itself, in another process, reaches.
     noise: f64,
     contenders: Vec<Contender>,
-    /// Who may be called the fastest, by name: one, or several between which the difference is noise.
+    /// Who may be called the fastest, by name: one, or several between which the difference is noise; nobody if nothing can be
+    /// concluded.
     fastest: Vec<String>,
 }
 
@@ -130,6 +139,8 @@ enum Verdict {
     ForgedSlower,
     /// Neither is certain beyond noise.
     Even,
+    /// Too few blocks, or other processes got in the way.
+    Unknown,
 }
 
 /// Times, prints, and writes the figures to `--json`.
@@ -151,7 +162,6 @@ pub(super) fn bench(args: &BenchArgs) -> Result<(), Diagnostic> {
         timings,
         &manifest.name,
         Device::cpu(threads),
-        std::thread::available_parallelism().map_or(1, usize::from),
         rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())),
         std::env::args().collect(),
     );
@@ -242,14 +252,7 @@ fn write_json(path: &Path, figures: &Figures) -> Result<(), Diagnostic> {
 }
 
 /// What the times say.
-fn figures(
-    timings: Timings,
-    model: &str,
-    device: Device,
-    processors: usize,
-    date: String,
-    command: Vec<String>,
-) -> Figures {
+fn figures(timings: Timings, model: &str, device: Device, date: String, command: Vec<String>) -> Figures {
     let seconds_of = |name: &str| -> &[f64] {
         timings.contenders.iter().find(|c| c.name == name).map_or(&[], |c| c.seconds.as_slice())
     };
@@ -258,11 +261,16 @@ fn figures(
     // NaN, without times, counts as none.
     let noise = (high - 1.0).max(1.0 - low).max(0.0);
     let blocks = forged.len();
+    let threads = device.threads as f64;
+    let contended =
+        timings.others_busy.is_some_and(|busy| busy + threads - timings.processors as f64 > MOST_CONTENTION * threads);
+    let conclusive = !contended && blocks >= FEWEST_BLOCKS;
+    let judge = |interval| if conclusive { verdict(interval, noise) } else { Verdict::Unknown };
     let contenders: Vec<Contender> = timings
         .contenders
         .iter()
         .map(|timing| {
-            let times = (!timing.seconds.is_empty()).then(|| times(timing, forged, noise));
+            let times = (!timing.seconds.is_empty()).then(|| times(timing, forged, judge));
             Contender {
                 name: timing.name.clone(),
                 version: timing.version.clone(),
@@ -280,18 +288,19 @@ fn figures(
         command,
         model: model.to_owned(),
         device,
-        processors,
+        processors: timings.processors,
         python: timings.python,
-        load_before: timings.load_before,
+        others_busy: timings.others_busy,
+        contended,
         blocks,
-        fastest: fastest(&timings.contenders, noise),
+        fastest: if conclusive { fastest(&timings.contenders, noise) } else { Vec::new() },
         inputs: timings.inputs,
         noise,
         contenders,
     }
 }
 
-fn times(timing: &Timing, forged: &[f64], noise: f64) -> Times {
+fn times(timing: &Timing, forged: &[f64], judge: impl Fn((f64, f64)) -> Verdict) -> Times {
     let milliseconds: Vec<f64> = timing.seconds.iter().map(|s| s * 1e3).collect();
     // Without times of the forged model there is nothing to compare to; JSON knows no NaN.
     let (ratio, low, high) =
@@ -301,19 +310,21 @@ fn times(timing: &Timing, forged: &[f64], noise: f64) -> Times {
         ci_ms: bootstrap_median(&milliseconds, 0.95, SEED),
         ratio_to_forged: ratio,
         ratio_ci: (low, high),
-        verdict: verdict((low, high), timing.seconds.len(), noise),
+        verdict: judge((low, high)),
         calls_per_sample: timing.repeats,
         seconds: timing.seconds.clone(),
     }
 }
 
-/// Certain only if the whole interval lies beyond noise, over enough blocks.
-fn verdict((low, high): (f64, f64), blocks: usize, noise: f64) -> Verdict {
+/// Certain only if the whole interval lies beyond noise.
+fn verdict((low, high): (f64, f64), noise: f64) -> Verdict {
     let bar = 1.0 + noise.max(LEAST_DIFFERENCE);
-    match blocks >= FEWEST_BLOCKS {
-        true if low > bar => Verdict::ForgedFaster,
-        true if high < 1.0 / bar => Verdict::ForgedSlower,
-        _ => Verdict::Even,
+    if low > bar {
+        Verdict::ForgedFaster
+    } else if high < 1.0 / bar {
+        Verdict::ForgedSlower
+    } else {
+        Verdict::Even
     }
 }
 
@@ -325,7 +336,7 @@ fn fastest(contenders: &[Timing], noise: f64) -> Vec<String> {
     };
     let slower = |other: &Timing| {
         let (_, low, high) = ratio_interval(&other.seconds, &first.seconds, SEED);
-        verdict((low, high), first.seconds.len(), noise) == Verdict::ForgedFaster
+        verdict((low, high), noise) == Verdict::ForgedFaster
     };
     let others = timed().filter(|c| c.name != first.name && !slower(c));
     std::iter::once(first).chain(others).map(|c| c.name.clone()).collect()

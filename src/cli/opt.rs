@@ -22,12 +22,14 @@ pub(super) fn opt(args: &OptArgs) -> Result<(), Diagnostic> {
     } else {
         args.settings.print_after.clone()
     };
+    // A printer without names prints after every pass.
+    let wanted = !every.is_empty();
     let mut printer = PrintAfter { passes: every, out: std::io::stderr() };
-    let report = Manager::new(Context::default())
-        .with_settings(settings)
-        .with_observer(&mut printer)
-        .run(&mut graph, &pipeline)
-        .map_err(|e| Diagnostic::new(Exit::Failure, e))?;
+    let mut manager = Manager::new(Context::default()).with_settings(settings);
+    if wanted {
+        manager = manager.with_observer(&mut printer);
+    }
+    let report = manager.run(&mut graph, &pipeline).map_err(|e| Diagnostic::new(Exit::Failure, e))?;
     if args.settings.pass_timing {
         let _ = std::io::Write::write_all(&mut std::io::stderr(), report.to_string().as_bytes());
     }

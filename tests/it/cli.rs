@@ -237,14 +237,18 @@ fn dumps_and_passes_speak_the_same_text() {
     // Read back and printed, it is the same text.
     assert_eq!(run(words("dump {}", &[&file])).expect(0).stdout, dumped);
 
-    let once = run(words("opt -p cse,dce {}", &[&file])).expect(0).stdout;
+    let silent = run(words("opt -p cse,dce {}", &[&file])).expect(0);
+    assert_eq!(silent.stderr, "", "the graph between passes is printed on request");
+    let asked = run(words("opt -p cse,dce --print-after cse {}", &[&file])).expect(0);
+    assert_eq!((asked.stderr.matches("graph @").count(), &asked.stdout), (1, &silent.stdout));
+    let once = silent.stdout;
     let ops = |text: &str| forge_ir::text::parse(text).unwrap().op_count();
     assert!(ops(&once) <= ops(&dumped) && ops(&once) > 0);
     fs::write(&file, &once).unwrap();
     assert_eq!(run(words("opt -p cse,dce {}", &[&file])).expect(0).stdout, once, "nothing is left to do");
     let optimised = run(words("opt {}", &[&file])).expect(0).stdout;
     assert!(ops(&optimised) < ops(&once), "{} ops, {} before", ops(&optimised), ops(&once));
-    assert_eq!(run(words("dump --optimized {}", &[&model])).expect(0).stdout.matches("attention").count(), 2);
+    assert_eq!(run(words("dump --optimized {}", &[&model])).expect(0).stdout.matches("= attention(").count(), 2);
     assert!(run(words("dump --regions {}", &[&model])).expect(0).stdout.contains("// region "));
 
     let unknown = run(words("opt -p cse,nope {}", &[&file])).expect(2);

@@ -67,6 +67,8 @@ def test_times_all_contenders(directory, tmp_path):
         assert contender["agrees"] and contender["error"] < 1e-6, contender
         assert len(contender["seconds"]) == 2 and min(contender["seconds"]) > 0
         assert contender["repeats"] >= 1
+    assert answer["processors"] >= 1
+    assert answer["others_busy"] is None or 0 <= answer["others_busy"] <= answer["processors"] + 0.5
     # The size for which the manifest says the search was made.
     assert answer["inputs"] == [{"name": name, "dtype": "float32", "shape": [8, 4]} for name in "xy"]
 

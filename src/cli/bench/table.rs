@@ -75,21 +75,22 @@ fn write_aligned(out: &mut String, rows: &[[String; 6]]) {
     }
 }
 
-/// Who is the fastest, and how forged does beside each of the others.
+/// Who is the fastest, and how forged does beside each of the others; or why nothing can be said.
 fn conclusion(figures: &Figures) -> String {
     let mut out = String::new();
+    let forged_ran = figures.contenders.iter().any(|c| c.name == FORGED && c.times.is_some());
     let _ = match figures.fastest.as_slice() {
-        [] => writeln!(out, "Nothing was timed."),
+        [] => Ok(()),
         [one] => writeln!(out, "Fastest: {one}."),
         several => writeln!(out, "Fastest: {}, with no certain difference between them.", several.join(" and ")),
     };
-    let forged_ran = figures.contenders.iter().any(|c| c.name == FORGED && c.times.is_some());
     for contender in figures.contenders.iter().filter(|c| forged_ran && c.name != FORGED && c.name != CONTROL) {
         let Some(times) = &contender.times else { continue };
         let text = match times.verdict {
             Verdict::ForgedFaster => format!("is {:.2}x as fast as", times.ratio_to_forged),
             Verdict::ForgedSlower => format!("takes {:.2}x the time of", 1.0 / times.ratio_to_forged),
             Verdict::Even => "is within noise of".to_owned(),
+            Verdict::Unknown => continue,
         };
         let _ = writeln!(out, "forged {text} {}.", contender.name);
     }
@@ -97,13 +98,17 @@ fn conclusion(figures: &Figures) -> String {
         let percent = figures.noise * 100.0;
         let _ =
             writeln!(out, "Noise: the forged model differs by up to {percent:.1} % from itself in another process.");
+        if figures.blocks < FEWEST_BLOCKS {
+            let _ = writeln!(out, "No verdict: fewer than {FEWEST_BLOCKS} blocks are too few to call anything faster.");
+        }
     }
-    if figures.blocks < FEWEST_BLOCKS {
-        let _ = writeln!(out, "Fewer than {FEWEST_BLOCKS} blocks: too few to call anything faster.");
-    }
-    if figures.load_before > 0.5 * figures.processors as f64 {
-        let (load, processors) = (figures.load_before, figures.processors);
-        let _ = writeln!(out, "The machine was busy with other work (load {load:.1} on {processors} processors).");
+    if let (true, Some(busy)) = (figures.contended, figures.others_busy) {
+        let _ = writeln!(
+            out,
+            "No verdict: other processes kept {busy:.1} of {} processors busy, from which runtimes whose threads spin suffer\n\
+             more than others. Repeat this on a quiet machine.",
+            figures.processors
+        );
     }
     out
 }

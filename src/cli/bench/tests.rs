@@ -18,14 +18,19 @@ fn around(seconds: f64) -> impl Iterator<Item = f64> {
 }
 
 fn all(contenders: Vec<Timing>) -> Figures {
+    beside(contenders, 0.05)
+}
+
+fn beside(contenders: Vec<Timing>, others_busy: f64) -> Figures {
     let timings = Timings {
         contenders,
         inputs: vec![Input { name: "x".into(), dtype: "float32".into(), shape: vec![1, 128] }],
         python: "3.12.3".into(),
-        load_before: 0.1,
+        processors: 2,
+        others_busy: Some(others_busy),
     };
     let device = Device { model: "Some Processor".into(), threads: 2 };
-    figures(timings, "toy", device, 2, rfc3339(1_769_904_000), vec!["forge-cc".into(), "bench".into()])
+    figures(timings, "toy", device, rfc3339(1_769_904_000), vec!["forge-cc".into(), "bench".into()])
 }
 
 fn usual() -> Vec<Timing> {
@@ -84,8 +89,32 @@ fn few_blocks_prove_nothing() {
         contender.seconds.truncate(FEWEST_BLOCKS - 1);
     }
     let figures = all(contenders);
-    assert_eq!(verdict_of(&figures, "unrewritten"), Verdict::Even);
+    assert_eq!(verdict_of(&figures, "unrewritten"), Verdict::Unknown);
+    assert!(figures.fastest.is_empty());
     assert!(table::render(&figures).contains("too few"));
+}
+
+#[test]
+fn a_busy_machine_proves_nothing() {
+    let figures = beside(usual(), 1.4);
+    assert!(figures.contended && figures.fastest.is_empty());
+    assert_eq!(verdict_of(&figures, "unrewritten"), Verdict::Unknown);
+    let text = table::render(&figures);
+    assert!(text.contains("kept 1.4 of 2 processors busy") && !text.contains("Fastest"), "{text}");
+}
+
+/// What runs on processors that the threads leave free is in nobody's way.
+#[test]
+fn spare_processors_may_be_busy() {
+    let timings = Timings {
+        contenders: usual(),
+        inputs: Vec::new(),
+        python: "3.12.3".into(),
+        processors: 8,
+        others_busy: Some(5.5),
+    };
+    let device = Device { model: "Some Processor".into(), threads: 2 };
+    assert!(!figures(timings, "toy", device, String::new(), Vec::new()).contended);
 }
 
 /// The unrewritten model alone agrees with itself: there is nothing to compare, and no NaN in the file.
@@ -109,7 +138,7 @@ fn answers_are_told_apart() {
     let failed = r#"{"error": "no module named torch", "install": ["torch"]}"#;
     assert!(matches!(serde_json::from_str(failed).unwrap(), Answer::Failed { install, .. } if install == ["torch"]));
     let timed = r#"{"contenders": [{"name": "forged", "version": "v", "error": 0.0, "agrees": true, "why": null,
-        "repeats": 3, "seconds": [0.5]}], "inputs": [], "python": "3.12", "load_before": 0.0}"#;
+        "repeats": 3, "seconds": [0.5]}], "inputs": [], "python": "3.12", "processors": 2, "others_busy": null}"#;
     assert!(matches!(serde_json::from_str(timed).unwrap(), Answer::Timed(t) if t.contenders[0].seconds == [0.5]));
 }
 
@@ -162,7 +191,7 @@ fn arguments(directory: &Path, python: &Path) -> BenchArgs {
 
 #[test]
 fn the_request_reaches_the_script_and_its_answer_comes_back() {
-    let answer = r#"{"contenders": [], "inputs": [], "python": "3.12", "load_before": 0.0}"#;
+    let answer = r#"{"contenders": [], "inputs": [], "python": "3.12", "processors": 2, "others_busy": null}"#;
     let script = format!(
         r#"grep -q '"onnx":null,"eager":null,"inputs":\[\],"threads":2,"blocks":40' || exit 9
            grep -q 'Reads a request' "$1" || exit 8
