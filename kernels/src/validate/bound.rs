@@ -37,6 +37,11 @@ pub(super) fn quantum(dtype: DType) -> f64 {
     }
 }
 
+/// `u` of a result that rounds to nearest, or the smallest subnormal; infinities are exact.
+fn rounded(u: f64, result: f64, dtype: DType) -> f64 {
+    if result.is_infinite() { 0.0 } else { u * result.abs() + quantum(dtype) }
+}
+
 /// The bound of each output, per element (NaN or infinite where nothing can be said); `None` where an op's error has no such
 /// analysis, or a discontinuous op was fed rounded values.
 ///
@@ -190,7 +195,7 @@ impl Step<'_> {
     /// `units` roundoffs of the result.
     fn relative(&self, units: f64, dtype: DType) -> Error {
         let u = roundoff(dtype);
-        let data: Vec<f64> = self.result().iter().map(|v| units * u * v.abs() + quantum(dtype)).collect();
+        let data: Vec<f64> = self.result().iter().map(|v| rounded(units * u, *v, dtype)).collect();
         self.each(&data)
     }
 
@@ -200,7 +205,7 @@ impl Step<'_> {
         // A compute type wider than the storage rounds once more.
         let extra = if dtype.compute_type() == dtype { 0.0 } else { storage_roundoff(dtype) };
         for (e, v) in data.iter_mut().zip(self.result()) {
-            *e += extra * v.abs();
+            *e += if v.is_infinite() { 0.0 } else { extra * v.abs() };
         }
     }
 
@@ -212,8 +217,8 @@ impl Step<'_> {
         let center = self.result();
         let dtype = self.dtype();
         let u = roundoff(dtype);
-        let mut data: Vec<f64> =
-            center.iter().map(|v| if units == 0.0 { 0.0 } else { units * u * v.abs() + quantum(dtype) }).collect();
+        let own = |v: &f64| if units == 0.0 { 0.0 } else { rounded(units * u, *v, dtype) };
+        let mut data: Vec<f64> = center.iter().map(own).collect();
         for (i, error) in self.errors.iter().enumerate() {
             let Error::Each(error) = error else { continue };
             let (value, error) = (self.operands[i].to_f64(), error.to_f64());
@@ -224,7 +229,7 @@ impl Step<'_> {
                 operands[i] = Tensor::from_f64(DType::F64, self.operands[i].shape(), &moved);
                 for ((change, moved), center) in change.iter_mut().zip(self.eval(&operands)?.to_f64()).zip(&center) {
                     // NaN (a moved operand left the domain) spreads: nothing is known there.
-                    let distance = (moved - center).abs();
+                    let distance = if moved == *center { 0.0 } else { (moved - center).abs() };
                     *change = if distance.is_nan() || change.is_nan() { f64::NAN } else { change.max(distance) };
                 }
             }
@@ -268,7 +273,7 @@ impl Step<'_> {
         };
         if dtype.size() < declared.size() || dtype != declared && dtype.size() == declared.size() {
             let u = storage_roundoff(dtype);
-            data.iter_mut().zip(self.result()).for_each(|(e, v)| *e += u * v.abs() + quantum(dtype));
+            data.iter_mut().zip(self.result()).for_each(|(e, v)| *e += rounded(u, v, dtype));
         }
         Ok(if data.iter().all(|e| *e == 0.0) { Error::Zero } else { self.each(&data) })
     }
@@ -352,6 +357,7 @@ mod tests {
             let bound = bound[0].as_ref().expect("an analysis");
             let mut used = 0.0f64;
             for ((n, e), b) in native.iter().zip(&exact).zip(bound) {
+                assert!(b.is_finite(), "no bound");
                 assert!((n - e).abs() <= *b, "{}: {n} is {} from {e}, bound {b}", distribution.name(), (n - e).abs());
                 if *b > 0.0 {
                     used = used.max((n - e).abs() / b);
@@ -379,6 +385,18 @@ mod tests {
             0.001,
         );
         holds("graph @g(%x: f32[500]) -> (f32[500]) {\n%r = gelu(%x) {approximate = \"tanh\"}\nreturn %r\n}", 0.01);
+    }
+
+    #[test]
+    fn masked_rows_keep_to_their_bound() {
+        // Scores of minus infinity are exact: they must not take the bound of the others with them.
+        holds(
+            "graph @g(%q: f32[1, 2, 12, 16], %k: f32[1, 2, 12, 16], %v: f32[1, 2, 12, 16]) -> (f32[1, 2, 12, 16]) {
+               %r = attention(%q, %k, %v) {scale = 0.25, causal = true, causal_offset = false, masked_rows_zero = true}
+               return %r
+             }",
+            0.001,
+        );
     }
 
     #[test]

@@ -127,6 +127,29 @@ fn attention() {
 }
 
 #[test]
+fn attention_behind_views() {
+    let applied = check(
+        "graph @g(%x: f32[2, 16, 144]) -> (f32[2, 16, 48]) {
+           %a = slice(%x) {starts = [0, 0, 0], steps = [1, 1, 1], sizes = [2, 16, 48]}
+           %b = reshape(%a) {shape = [2, 16, 3, 16]}
+           %q = transpose(%b) {perm = [0, 2, 1, 3]}
+           %c = slice(%x) {starts = [0, 0, 48], steps = [1, 1, 1], sizes = [2, 16, 48]}
+           %d = reshape(%c) {shape = [2, 16, 3, 16]}
+           %k = transpose(%d) {perm = [0, 2, 1, 3]}
+           %e = slice(%x) {starts = [0, 0, 96], steps = [1, 1, 1], sizes = [2, 16, 48]}
+           %f = reshape(%e) {shape = [2, 16, 3, 16]}
+           %v = transpose(%f) {perm = [0, 2, 1, 3]}
+           %0 = attention(%q, %k, %v) {scale = 0.25, causal = true, causal_offset = false, masked_rows_zero = true}
+           %1 = transpose(%0) {perm = [0, 2, 1, 3]}
+           %2 = reshape(%1) {shape = [2, 16, 48]}
+           return %2
+         }",
+        &[],
+    );
+    assert!(applied.contains(&"attention"));
+}
+
+#[test]
 fn convolutions() {
     let applied = check(
         "graph @conv(%x: f32[1, 8, 13, 13], %w: f32[12, 8, 3, 3], %b: f32[12]) -> (f32[1, 12, 13, 13]) {
