@@ -216,6 +216,8 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
     dims.extend(x.shape.iter().chain(&w.shape).chain(&out.shape).cloned());
     let symbols = cpp::symbols_of(&dims);
     let sizes: Vec<Dim> = symbols.iter().map(|s| Dim::symbol(s)).collect();
+    // Packing happens before any input is seen: it may know nothing of the images.
+    let pack_symbols = cpp::symbols_of([&taps, &geometry.channels, &geometry.filters, &geometry.kh, &geometry.kw]);
     let mut with_packed = region_parameters(spec.region);
     with_packed
         .insert(spec.region.inputs().len(), Parameter { name: "packed".into(), dtype: DType::F32, write: false });
@@ -225,7 +227,7 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
     ];
     let source = format!(
         "#include \"forge_gemm.hpp\"\n\n{}\n{}",
-        cpp::kernel("packs the filters for the tile", "pack", &pack_parameters, &symbols, &pack_body),
+        cpp::kernel("packs the filters for the tile", "pack", &pack_parameters, &pack_symbols, &pack_body),
         cpp::kernel(&spec.region.to_text(), "conv_epilogue", &with_packed, &symbols, &body)
     );
     let (mut reads, writes) = region_slots(spec.region);
@@ -237,7 +239,7 @@ pub(super) fn instantiate(spec: &Spec<'_>, parameters: &Parameters) -> Result<Ca
             symbol: "pack".into(),
             reads: vec![Slot::Input(c.w)],
             writes: vec![Slot::Packed(0)],
-            sizes: sizes.clone(),
+            sizes: pack_symbols.iter().map(|s| Dim::symbol(s)).collect(),
             grid: channel_blocks,
             grain: Dim::from(1),
             scratch: Dim::from(0),

@@ -32,7 +32,7 @@ fn check(text: &str, weights: &[usize]) -> Vec<&'static str> {
     let region = parse(text).unwrap_or_else(|e| panic!("{e}"));
     let weight_inputs: Vec<bool> = (0..region.inputs().len()).map(|i| weights.contains(&i)).collect();
     let spec = Spec { region: &region, weight_inputs: &weight_inputs };
-    let bindings = Bindings::from([("N".to_owned(), 40)]);
+    let bindings = Bindings::from([("N".to_owned(), 20)]);
     let options = options();
     let mut bench = bench();
     let mut applied = Vec::new();
@@ -152,7 +152,7 @@ fn attention_behind_views() {
 #[test]
 fn convolutions() {
     let applied = check(
-        "graph @conv(%x: f32[1, 8, 13, 13], %w: f32[12, 8, 3, 3], %b: f32[12]) -> (f32[1, 12, 13, 13]) {
+        "graph @conv(%x: f32[N, 8, 13, 13], %w: f32[12, 8, 3, 3], %b: f32[12]) -> (f32[N, 12, 13, 13]) {
            %0 = conv(%x, %w, %b) {strides = [1, 1], pads_begin = [1, 1], pads_end = [1, 1], dilations = [1, 1], groups = 1}
            %1 = relu(%0)
            return %1
